@@ -56,7 +56,6 @@ def situations(draw: st.DrawFn) -> dict[str, Any]:
         "seed": draw(st.integers(0, 2**31)),
         "cached": draw(st.integers(0, 4)),
         "layers": draw(st.integers(1, 3)),
-        "told": draw(st.booleans()),
         "room": draw(st.sampled_from([0, 2000, 1 << 26])),
     }
 
@@ -98,16 +97,9 @@ def see(
         k = tensors["k"][layer, :, :, :length]
         sinks = tensors["sinks"] if s["sinks"] else None
         inputs = Inputs(q, k, tensors["v"][layer, :, :, :length], 0.4, mask, by_flag, s["softcap"], sinks=sinks)
-        lse = logsumexp(q, k, seen) if s["told"] and not s["softcap"] and not s["sinks"] else None
-        output = session.see(layer, inputs, lse=lse, compute=compute)
+        output = session.see(layer, inputs, compute=compute)
         outputs.append((output, seen))
     return outputs
-
-
-def logsumexp(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """What a fused kernel tells beside its output; of a row that sees nothing, anything."""
-    scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).transpose(2, 3) * 0.4
-    return scores.masked_fill(~seen[:, None], -torch.inf).logsumexp(-1)
 
 
 def make_tensors(s: dict[str, Any], total: int, generator: torch.Generator) -> dict[str, torch.Tensor]:

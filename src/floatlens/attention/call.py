@@ -8,7 +8,7 @@ they share the mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
@@ -58,6 +58,19 @@ class PositionLayout:
     gold_BN: torch.Tensor
     writes_BN: torch.Tensor
     mask_id: int | None = None
+
+    @classmethod
+    def without_regions(
+        cls, rows: int, length: int, device: torch.device, real_BT: torch.Tensor | None = None
+    ) -> PositionLayout:
+        """The layout of a model that is observed without a prompt; `real_BT` is False for padding."""
+        none = torch.zeros(rows, length, dtype=torch.bool, device=device)
+        region = torch.zeros(rows, length, dtype=torch.long, device=device)
+        if real_BT is not None:
+            real_BT = real_BT.expand(rows, -1)
+            real_BT = torch.nn.functional.pad(real_BT, (0, length - real_BT.shape[1]), value=True)
+            region = region.masked_fill(~real_BT, -1)
+        return cls(real_BT, region, [["other"]] * rows, none, none)
 
     @cached_property
     def has_gold(self) -> bool:
@@ -123,14 +136,13 @@ class Call:
     causal     no mask was passed because the kernel applies the causal one itself
     softcap    scores become softcap · tanh(scores / softcap)
     sinks_H    a learned score that takes part in the softmax without being a position
-    lse_BHQ    log of the sum of exp(score) over the keys, if the kernel returned it
+    own_rows   the weights of queries start..end of a layer that does not take a softmax of q·k; None for one that does
+    lse_BHQ    log of the sum of exp(score) over the keys, if the GPU's kernel returned it
     norm_BKT   norms of the keys, where they are known already
     first_query  position of query 0
     starts_over  True: statistics start from zero, as at every step of a bidirectional model; False: the rows are added to
                those of earlier calls, as in a causal model with a cache
     tokens_BT  the tokens of one layer's rows, if the pass provides them
-    has_vectors  False: queries, keys and values were dropped; they are NaN, and only what was computed of them is known
-    has_own_weights  the weights are not a softmax of q·k: `rows` returns them
     memory     state that statistics keep from one step to the next; the same for all calls of a run
     """
 
@@ -148,11 +160,10 @@ class Call:
     softcap: float | None = None
     bias: torch.Tensor | None = None
     sinks_H: torch.Tensor | None = None
+    own_rows: Callable[[int, int], torch.Tensor] | None = None
     lse_BHQ: torch.Tensor | None = None
     norm_BKT: torch.Tensor | None = None
     tokens_BT: torch.Tensor | None = None
-    has_vectors: bool = True
-    has_own_weights: bool = False
     memory: dict[Hashable, Any] = field(default_factory=dict)
 
     @property
@@ -244,7 +255,7 @@ class Call:
             return replace(self, starts_over=starts_over)
         mask = self.mask
         if self.causal:  # the kernel's own causal mask ends where all queries end
-            mask = ~self.future(0, self.Q, self.T)[None, None]
+            mask = ~self.future(0, self.Q)[None, None]
         if mask is not None and mask.shape[-2] > 1:
             mask = mask[..., start:end, :]
         return replace(
@@ -273,9 +284,8 @@ class Call:
         )
 
     def without_vectors(self) -> Call:
-        """The same call without its queries, keys and values: the sums and quantities that were computed are kept."""
-        q, k, v = (unknown(x.shape, x.device) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
-        bare = replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None, norm_BKT=None, has_vectors=False)
+        """The same call without queries, keys and values, which become NaN: what was computed of them is kept."""
+        bare = replace(self, **unknown(self, self.B), lse_BHQ=None)
         bare.computed.update((name, value) for name, value in self.computed.items() if name != "rows")
         return bare
 
@@ -290,11 +300,6 @@ class Call:
             self.computed[quantity.__name__] = quantity(self)
         return self.computed[quantity.__name__]
 
-    def join_computed(self, calls: Sequence[Call]) -> None:
-        """Join what was computed of each of the calls whose rows this one has."""
-        for name in set.intersection(*(set(call.computed) for call in calls)):
-            self.computed[name] = torch.cat([call.computed[name] for call in calls])
-
     @property
     def pooled_BHRT(self) -> torch.Tensor:
         """Weights summed over the queries of each region; their sum over regions is the column sum."""
@@ -304,10 +309,6 @@ class Call:
     def spread_BH(self) -> torch.Tensor:
         """Entropy of the weights' rows in nats, summed over the queries."""
         return self.computed["spread"]
-
-    def keep_sums(self, pooled_BHRT: torch.Tensor, spread_BH: torch.Tensor) -> None:
-        """Keep the sums that were taken while the weights were streamed."""
-        self.computed.update(pooled=pooled_BHRT, spread=spread_BH)
 
     @property
     def has_sums(self) -> bool:
@@ -321,51 +322,45 @@ class Call:
         first, end = max(first - self.first_query, 0), min(end - self.first_query, self.Q)
         return (first, end) if first < end else (0, 0)
 
-    def keep_rows(self, weights_BHQT: torch.Tensor) -> None:
-        """Keep the weights of all queries, or of the writing ones; rows of padding are 0."""
-        self.computed["rows"] = weights_BHQT
-
     def rows(self, start: int, end: int) -> torch.Tensor | None:
         """Weights (B, H, end-start, T) of queries start..end (read-only), or None if they were not kept."""
-        kept = self.computed.get("rows")
-        if kept is None:
+        if self.own_rows is not None:
+            weights_BHQT, real_BQ = self.own_rows(start, end), self.real_BQ
+            return weights_BHQT if real_BQ is None else weights_BHQT * real_BQ[:, None, start:end, None]
+        kept_BHQT = self.computed.get("rows")
+        if kept_BHQT is None:
             return None
-        first = 0 if kept.shape[2] == self.Q else self.writing_queries[0]
-        return kept[:, :, start - first : end - first] if first <= start and end <= first + kept.shape[2] else None
+        first = 0 if kept_BHQT.shape[2] == self.Q else self.writing_queries[0]
+        inside = first <= start and end - first <= kept_BHQT.shape[2]
+        return kept_BHQT[:, :, start - first : end - first] if inside else None
 
-    def reference(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Weights and visible keys (B, H, Q, T) by definition, of a layer with weights of its own; None for a softmax."""
-        return None
-
-    def scores(self, start: int, end: int, keys: int | None = None) -> torch.Tensor:
-        """Scores (B, H, end-start, keys) that the softmax sees, for queries start..end and the first `keys` keys."""
-        B, H, K, keys, count = self.B, self.H, self.K, self.T if keys is None else keys, end - start
+    def scores(self, start: int, end: int) -> torch.Tensor:
+        """Scores (B, H, end-start, T) that the softmax sees, for queries start..end."""
+        B, H, K, T, count = self.B, self.H, self.K, self.T, end - start
         q_BHQD = self.q if count == self.Q else self.q[:, :, start:end]
-        k_BKTD = self.k if keys == self.T else self.k[:, :, :keys]
         rows = q_BHQD.reshape(B * K, H // K * count, -1) * self.scaling
-        scores = torch.bmm(rows, k_BKTD.flatten(0, 1).transpose(1, 2)).view(B, H, count, keys)
+        scores = torch.bmm(rows, self.k.flatten(0, 1).transpose(1, 2)).view(B, H, count, T)
         if self.softcap is not None:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
-            scores += query_rows(self.bias, start, end)[..., :keys].float()
+            scores += query_rows(self.bias, start, end).float()
         if self.mask is not None:
-            mask = query_rows(self.mask, start, end)[..., :keys]
-            layered = scores.view(len(self.layers), -1, *scores.shape[1:])
-            layered.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else layered.add_(mask.float())
+            mask = query_rows(self.mask, start, end)
+            scores = scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask.float())
         if self.causal:
-            scores = scores.masked_fill_(self.future(start, end, keys), -torch.inf)
+            scores = scores.masked_fill_(self.future(start, end), -torch.inf)
         return scores
 
-    def future(self, start: int, end: int, keys: int) -> torch.Tensor:
-        """True where a key comes after the query (end-start, keys)."""
+    def future(self, start: int, end: int) -> torch.Tensor:
+        """True where a key comes after the query (end-start, T)."""
         device = self.q_BHQD.device
-        return torch.arange(keys, device=device)[None, :] > torch.arange(start, end, device=device)[:, None]
+        return torch.arange(self.T, device=device)[None, :] > torch.arange(start, end, device=device)[:, None]
 
     def may_see(self, start: int, end: int) -> torch.Tensor | None:
         """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None if all may."""
         seen = None if self.mask is None else visible(query_rows(self.mask, start, end))
         if self.causal:
-            past = ~self.future(start, end, self.T)
+            past = ~self.future(start, end)
             seen = past if seen is None else seen & past
         return seen
 
@@ -380,9 +375,10 @@ class Call:
         return not self.causal and (self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0)
 
 
-def unknown(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """A tensor of NaN that takes no memory, in place of vectors that were dropped."""
-    return _nan(device).expand(shape)
+def unknown(call: Call, rows: int) -> dict[str, Any]:
+    """Queries, keys and values of NaN for so many rows, in the shapes of a call's; they take no memory."""
+    vectors = {"q_BHQD": call.q_BHQD, "k_BKTD": call.k_BKTD, "v_BKTD": call.v_BKTD}
+    return {name: _nan(x.device).expand(rows, *x.shape[1:]) for name, x in vectors.items()}
 
 
 @cache

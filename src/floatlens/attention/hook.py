@@ -34,7 +34,7 @@ from floatlens.models.describe import attention_layers
 
 NAME = "floatlens"
 FUNCTIONS_ONLY = ("git",)  # model types in which only the vision tower uses the attention interface
-FUSED = (
+FLASH = (
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
 )
@@ -103,8 +103,7 @@ def attention(
     active = _current()
     base = active.base
     caught: list[torch.Tensor] = []
-    listens = active.session is not None and query.shape[2] > 1
-    listens = listens and (query.dtype == torch.float32 or query.device.type == "cuda")
+    listens = active.session is not None and active.session.implementation == "kernel" and query.shape[2] > 1
 
     def unchanged() -> Any:
         with Logsumexp(caught) if listens else nullcontext():
@@ -152,8 +151,8 @@ def compute(
     if session is not None and not session.repeats(layer, inputs.query):
         seen = used if finish is None else finish(used)
         seen = gather_heads(seen, module) if module is not None else seen
-        lse = row_logs(caught, inputs.query) if caught and active.change is None and seen is used else None
-        session.see(layer, seen, lse=lse)
+        told = caught is not None and len(caught) == 1 and caught[0].shape == inputs.query.shape[:3]
+        session.see(layer, seen, lse=caught[0] if caught and told and active.change is None and seen is used else None)
     return output
 
 
@@ -209,11 +208,7 @@ def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
 
 
 class Logsumexp(TorchDispatchMode):
-    """Catches the log of each row's sum, which the fused kernel returns together with its output.
-
-    On a CPU this applies to float32 only, because the kernel rounds its sums in a shorter type; on a GPU they are float32.
-    All are natural logs.
-    """
+    """Catches the natural log of each row's sum, which flash attention returns with its output, for the GPU kernel."""
 
     def __init__(self, caught: list[torch.Tensor]) -> None:
         super().__init__()
@@ -221,14 +216,9 @@ class Logsumexp(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func in FUSED:
+        if func in FLASH:
             self.caught.append(out[1])
         return out
-
-
-def row_logs(caught: list[torch.Tensor], query: torch.Tensor) -> torch.Tensor | None:
-    """The logs (B, H, Q) from the fused kernel; None if another kernel ran."""
-    return caught[0] if len(caught) == 1 and caught[0].shape == query.shape[:3] else None
 
 
 def mask(*args: Any, **kwargs: Any) -> Any:

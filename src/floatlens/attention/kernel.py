@@ -57,7 +57,7 @@ def take(call: Call, only_sums: bool) -> bool:
             f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, but the model "
             f"is on {q.device}; use 'stream'"
         )
-    if not only_sums or call.Q < FEW or call.has_own_weights:
+    if not only_sums or call.Q < FEW or call.own_rows is not None:
         return False
     if call.softcap is not None or call.bias is not None or call.sinks_H is not None:
         return False
@@ -70,7 +70,7 @@ def take(call: Call, only_sums: bool) -> bool:
     pooled, spread, _ = column_sums(
         q, k, region_BQ, regions, scaling=call.scaling, causal=causal, offset=offset, start_B=start_B, lse_BHQ=call.lse_BHQ
     )  # fmt: skip
-    call.keep_sums(pooled, spread)
+    call.computed.update(pooled=pooled, spread=spread)
     return True
 
 

@@ -2,58 +2,109 @@
 
 The sampler defines which rows a step computes (`decode.network.ForwardPass`). A call becomes at most two: one with the
 active rows, for the statistics of the step, and one with the rows that are now final, for statistics over all final rows.
+
+The weights of a call are computed at once, layer by layer; what the default statistics need of them is small, and waits for
+the other layers (`Group`): on small models and in cached decoding, the number of operations costs more than the arithmetic.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
 
-from floatlens.attention.call import Call, Inputs, PositionLayout, visible
+from floatlens.attention.call import Call, Inputs, PositionLayout, unknown, visible
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.fused import attend, can_fuse
-from floatlens.attention.group import ROOM, Group, size
 from floatlens.attention.hidden import Hidden, HiddenStatistic
 from floatlens.attention.kernel import take
-from floatlens.attention.state_space import Scan, ScanCall
 from floatlens.attention.statistic import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS, Statistic
-from floatlens.attention.stream import TILE, Tile, Workspace, stream_weights, sum_rows
+from floatlens.attention.stream import TILE, Tile, Workspace, can_fuse, row_sums, weigh
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 
 Implementation = Literal["fused", "stream", "exact", "kernel"]
 IMPLEMENTATIONS = get_args(Implementation)
 Key = tuple[int, bool]  # layer, final rows (True) or active rows (False)
+ROOM = 1 << 26  # largest size in bytes of what waits in a group for the statistics of further layers
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """What is taken at a layer.
+    """The statistics that are taken at a layer.
 
-    names       of the statistics
-    only_sums   whether they need only sums over the weights
-    quantities  all that they need of a call's queries, keys and values; None if one may read the vectors themselves
-    by_row      whether several layers may be processed as one call
+    together    those that need no more of a call than its `quantities`, which wait for other layers
+    alone       those that see the whole call, at once
+    quantities  all that the former need of a call besides its sums
+    pooled      whether any reads the sums over the weights
+    tiled       whether any sees the weights themselves
     """
 
-    names: list[str]
-    only_sums: bool
-    quantities: list[Callable[[Call], torch.Tensor]] | None
-    by_row: bool
+    together: dict[str, type[Statistic]]
+    alone: dict[str, type[Statistic]]
 
-    @classmethod
-    def of(cls, statistics: dict[str, type[Statistic]]) -> LayerPlan:
-        kinds = statistics.values()
-        quantities = None
-        if all(kind.quantities is not None for kind in kinds):
-            quantities = [*dict.fromkeys(one for kind in kinds for one in kind.quantities or ())]
-        only_sums = any(kind.pooled for kind in kinds) and not any(kind.tiled for kind in kinds)
-        return cls([*statistics], only_sums, quantities, all(kind.by_row for kind in kinds))
+    @property
+    def names(self) -> list[str]:
+        """Names of the statistics."""
+        return [*self.together, *self.alone]
+
+    @cached_property
+    def quantities(self) -> list[Callable[[Call], torch.Tensor]]:
+        return [*dict.fromkeys(one for kind in self.together.values() for one in kind.quantities or ())]
+
+    @cached_property
+    def pooled(self) -> bool:
+        return any(kind.pooled for kind in (*self.together.values(), *self.alone.values()))
+
+    @cached_property
+    def tiled(self) -> bool:
+        return any(kind.tiled for kind in self.alone.values())
+
+
+class Group:
+    """Layers whose calls are measured as one, with the rows of all of them, and the statistics that are taken of it."""
+
+    def __init__(self, statistics: dict[str, type[Statistic]]) -> None:
+        self.observers = {name: kind() for name, kind in statistics.items()}
+        self.layers: list[int] = []
+        self.size = 0
+        self.closed = False  # True: no further layer joins
+        self.waiting: list[Call] = []
+        self.norm_BKT = torch.zeros(0, 0, 0)  # norms of the keys of a growing cache: old keys never change
+
+    def join(self) -> Call:
+        """Merge the waiting calls into one, and empty the group."""
+        calls, self.waiting = self.waiting, []
+        first = calls[0]
+        if len({None if call.mask is None else call.mask.data_ptr() for call in calls}) > 1:
+            raise RuntimeError(f"layers {self.layers} had the same mask when the sequence began, but differ now")
+        vectors: dict[str, Any] = unknown(first, sum(call.B for call in calls))
+        if waits_whole(first):
+            vectors["q_BHQD"] = torch.cat([call.q_BHQD for call in calls])
+            vectors["v_BKTD"] = torch.cat([call.v_BKTD[:, :, call.query_keys] for call in calls])
+            vectors["norm_BKT"] = self._append_norms(calls)
+        layers = tuple(layer for call in calls for layer in call.layers)
+        joined = replace(first, layers=layers, layout=first.layout.of_layers(len(calls)), **vectors)
+        for name in set.intersection(*(set(call.computed) for call in calls)):
+            joined.computed[name] = torch.cat([call.computed[name] for call in calls])
+        return joined
+
+    def _append_norms(self, calls: list[Call]) -> torch.Tensor:
+        """Append the norms of the calls' new keys; return those of all keys (B, K, T), in the order of the calls."""
+        T, new, rows = calls[0].T, calls[0].Q, sum(call.B for call in calls)
+        if calls[0].first_key > 0 or self.norm_BKT.shape[::2] != (rows, T - new):
+            new = T  # the first step of a cache, or a sliding window that moved
+        added_BKT = torch.cat([call.k_BKTD[:, :, T - new :] for call in calls]).float().norm(dim=-1)
+        self.norm_BKT = added_BKT if new == T else torch.cat([self.norm_BKT, added_BKT], -1)
+        return self.norm_BKT
+
+
+def waits_whole(call: Call) -> bool:
+    """Whether the quantities of a call are computed for all layers together: one row whose scores are known."""
+    return not call.starts_over and "scores" in call.computed
 
 
 class Session:
@@ -78,7 +129,7 @@ class Session:
     rows
         Observe only the first `rows` rows of the batch, because guidance adds a second copy of it.
     room
-        Maximum size in bytes of the queries, keys and values that wait for other layers.
+        Maximum size in bytes of what waits for other layers.
     cross_attention
         Every call is independent: its keys are not the positions of the sequence that is being written.
     """
@@ -103,6 +154,7 @@ class Session:
         self.matrices: dict[Key, ExactMatrices] = {}
         self.length: dict[int, int] = {}
         self.groups: dict[Key, Group] = {}
+        self.alone: dict[Key, dict[str, Statistic]] = {}
         self.plans: dict[Key, LayerPlan] = {}
         self.open: dict[Hashable, Group] = {}
         self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
@@ -161,7 +213,9 @@ class Session:
                 and kind.final == final
                 and ((layers := self.matrix_layers if name in MATRICES else self.layers) is None or layer in layers)
             }
-            self.plans[layer, final] = LayerPlan.of(chosen)
+            batched = {name: kind for name, kind in chosen.items() if kind.quantities is not None}
+            rest = {name: kind for name, kind in chosen.items() if name not in batched}
+            self.plans[layer, final] = LayerPlan(batched, rest)
         return self.plans[layer, final]
 
     def observes(self, layer: int) -> bool:
@@ -200,7 +254,8 @@ class Session:
         """Whether `see` can compute the output of a call itself, from the weights that the statistics use."""
         if self.implementation != "fused" or self.paused or self.trains or not can_fuse(inputs):
             return False
-        if not self.plan(layer).only_sums or self.rows not in (None, inputs.query.shape[0]):
+        plan = self.plan(layer)
+        if plan.tiled or not plan.pooled or self.rows not in (None, inputs.query.shape[0]):
             return False
         forward = None if self.cross_attention else current_pass()
         return forward is None or forward.active == forward.final or forward.is_whole
@@ -237,57 +292,43 @@ class Session:
         layout = self.layout
         if layout is None:
             real = None if mask is None else real_keys(mask, length)
-            layout = plain_layout(rows, max(length, q.shape[2]) if self.cross_attention else length, q.device, real)
+            count = max(length, q.shape[2]) if self.cross_attention else length
+            layout = PositionLayout.without_regions(rows, count, q.device, real)
         scale = q.shape[-1] ** -0.5 if inputs.scaling is None else inputs.scaling
         first = 0 if self.cross_attention else length - q.shape[2]
         whole = Call(
             (layer,), q, k, v, layout, length, scale, first, first == 0, mask, inputs.causal, inputs.softcap, bias,
-            inputs.sinks, lse, tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
+            inputs.sinks, lse_BHQ=lse, tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
         )  # fmt: skip
         if self.cross_attention or forward is None or forward.active == forward.final or forward.is_whole:
-            # Larger blocks than in a second pass: they are read more often than written (benchmarks.trace).
-            output = attend(whole, 4 * self.tile, self.space) if compute else None
-            quantities = self.plan(layer).quantities
-            if whole.has_sums and quantities is not None:
-                for quantity in quantities:
-                    whole.once(quantity)
-                whole = whole.without_vectors()
-            self._take(whole, inputs.kind, final=False, computed=compute)
-            return output
+            return self._take(whole, inputs.kind, compute=compute)
         if forward.active:
-            self._take(whole.of_rows(forward.active, starts_over=True), inputs.kind, final=False)
+            self._take(whole.of_rows(forward.active, starts_over=True), inputs.kind)
         if forward.final:
             call = whole.of_rows(forward.final, starts_over=forward.final.start == 0)
             self._take(call.until(forward.final.stop), inputs.kind, final=True)
         return None
 
     @torch.no_grad()
-    def see_scans(self, layer: int, scans: tuple[Scan, ...]) -> None:
-        """Take the statistics of a state-space layer."""
+    def see_rows(self, layer: int, own_rows: Callable[[int, int], torch.Tensor], inputs: Inputs) -> None:
+        """Take the statistics of a layer that does not take a softmax: `own_rows` returns the weights of queries start..end.
+
+        Its queries are the last of its positions, and statistics of vectors read those of `inputs`.
+        """
         self.observed.add(layer)
-        if self.paused or not self.plan(layer).names:
+        if self.paused or not self.observes(layer):
             return
-        if self.rows is not None:
-            scans = tuple(scan.first_rows(self.rows) for scan in scans)
         forward = current_pass()
         self._enter(forward)
-        B, T = scans[0].dt_BTU.shape[:2]
-        layout = self.layout or plain_layout(B, T, scans[0].dt_BTU.device)
+        q, k, v = inputs.query, inputs.key, inputs.value
+        (B, _, Q, _), T = q.shape, k.shape[2]
+        layout = self.layout or PositionLayout.without_regions(B, T, q.device)
         tokens = None if forward is None else forward.tokens_BT[:B]
-        self._take(ScanCall.of(layer, scans, layout, tokens_BT=tokens, memory=self.memory), None, final=False)
-
-    @torch.no_grad()
-    def see_weights(self, layer: int, weights_BHQT: torch.Tensor) -> None:
-        """Take the statistics of weights that a model returned: of the last Q of T positions; the first ones come first."""
-        Q, T = weights_BHQT.shape[2:]
-        vectors = weights_BHQT.new_full((*weights_BHQT.shape[:2], T, 1), torch.nan)
-        layout = self.layout or plain_layout(len(weights_BHQT), T, weights_BHQT.device)
         call = Call(
-            (layer,), vectors[:, :, T - Q :], vectors, vectors, layout, T, 1.0, T - Q, Q == T,
-            has_vectors=False, has_own_weights=True, memory=self.memory,
+            (layer,), q, k, v, layout, T, 1.0, T - Q, Q == T, inputs.mask, inputs.causal, own_rows=own_rows,
+            tokens_BT=tokens, memory=self.memory,
         )  # fmt: skip
-        call.keep_rows(weights_BHQT)
-        self._take(call, None, final=False)
+        self._take(call, None)
 
     @cached_property
     def hidden(self) -> list[str]:
@@ -302,7 +343,7 @@ class Session:
         h_BQE = h_BQE[: self.rows or h_BQE.shape[0]]
         forward, (B, Q) = current_pass(), h_BQE.shape[:2]
         first = 0 if forward is None else forward.start
-        layout = self.layout or plain_layout(B, first + Q, h_BQE.device)
+        layout = self.layout or PositionLayout.without_regions(B, first + Q, h_BQE.device)
         active = range(first, first + Q) if forward is None else forward.active
         hidden = Hidden(layer, h_BQE, layout, first, first + Q, active, self.memory, unembed)
         for name in self.hidden:
@@ -340,85 +381,115 @@ class Session:
         self.length[layer] = max(before + queries, keys)
         return self.length[layer]
 
-    def _take(self, call: Call, kind: Hashable, final: bool, computed: bool = False) -> None:
-        """Take the statistics of a call, immediately or together with layers of the same kind.
+    def _take(self, call: Call, kind: Hashable, *, final: bool = False, compute: bool = False) -> torch.Tensor | None:
+        """Take the statistics of a call, or prepare them until other layers have joined; return its output if `compute`.
 
-        `computed`: the call's output was computed with the weights that are observed.
+        Layers of different `kind` are never measured together, because their windows may differ at a later step.
         """
         key = (call.layer, final)
         plan = self.plan(*key)
         if not plan.names:
-            return
+            return None
         if self.implementation == "exact":
             self.used_implementations.add("exact")
             matrices = self.matrices.setdefault(key, ExactMatrices())
             matrices.see(call)
             for name in plan.names:
                 self._results[name][call.layer] = self.statistics[name].exact(matrices, call)
-            return
-        if self.implementation == "kernel" and take(call, plan.only_sums):
-            self.used_implementations.add("kernel")
-        else:
-            self.used_implementations.add("fused" if computed else "stream")
+            return None
+        if key not in self.alone:
+            self.alone[key] = {name: statistic() for name, statistic in plan.alone.items()}
+        alone = self.alone[key]
+        for observer in alone.values():
+            observer.start(call)
+        output = self._weigh(call, plan, [observer for observer in alone.values() if observer.tiled], compute)
+        self._store(call, alone)
+        if not plan.together:
+            return output
+        if not waits_whole(call):
+            for quantity in plan.quantities:
+                call.once(quantity)
+            if plan.pooled and not call.has_sums:
+                sum_rows(call)
+            call = call.without_vectors()
         if call.starts_over or key not in self.groups:
             self._join(call, plan, kind, final)
         group = self.groups[key]
-        group.waiting[call.layer] = call
+        if len(group.waiting) == len(group.layers):  # of the pass before
+            self._measure(group)
+        group.waiting.append(call)
         if group.closed and len(group.waiting) == len(group.layers):
             self._measure(group)
+        return output
+
+    def _weigh(self, call: Call, plan: LayerPlan, tiled: list[Statistic], compute: bool) -> torch.Tensor | None:
+        """Compute the weights of a call, if any statistic needs them, and its output if `compute`."""
+        if self.implementation == "kernel" and take(call, plan.pooled and not tiled):
+            self.used_implementations.add("kernel")
+            return None
+        self.used_implementations.add("fused" if compute else "stream")
+        if not plan.pooled and not tiled:
+            return None
+
+        def show(tile: Tile) -> None:
+            for observer in tiled:
+                observer.tile(tile)
+
+        # With the output, larger blocks: they are read more often than written (benchmarks.trace).
+        size = 4 * self.tile if compute else self.tile
+        return weigh(call, size, self.space, show=show if tiled else None, output=compute)
 
     def _join(self, call: Call, plan: LayerPlan, kind: Hashable, final: bool) -> None:
-        """Add a call to the open group of its kind, or to a new group.
-
-        Layers of different `kind` are never processed together, because their windows may differ at a later step.
-        """
+        """Add a call to the open group of its kind, or to a new group."""
         mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
         same_kind = (
             *shapes,
             call.scaling,
             call.causal,
-            call.softcap,
             mask,
             call.q_BHQD.device,
-            tuple(plan.names),
+            tuple(plan.together),
+            plan.tiled,
             kind,
         )
         group = self.open.get(same_kind)
-        bytes_kept = size(call)
+        bytes_kept = sum(x.nbytes for x in call.computed.values())
         if group is None or group.size + bytes_kept > self.room:
             if group is not None:
                 group.closed = True
                 self._measure(group)
-            group = self.open[same_kind] = Group({name: self.statistics[name]() for name in plan.names})
+            group = self.open[same_kind] = Group(plan.together)
         group.layers.append(call.layer)
         group.size += bytes_kept
-        by_row = plan.by_row and call.bias is None and call.sinks_H is None
-        if not by_row or call.has_own_weights or group.size > self.room:
+        if group.size > self.room:
             group.closed = True
             del self.open[same_kind]
         self.groups[call.layer, final] = group
 
     def _measure(self, group: Group) -> None:
         """Take the statistics of the calls in a group."""
-        call, observers = group.join(self.space), group.observers
-        for observer in observers.values():
-            observer.start(call)
-        tiled = [observer for observer in observers.values() if observer.tiled]
-        if not tiled and not call.has_sums and call.rows(0, call.Q) is not None:
+        call = group.join()
+        if not call.has_sums and "rows" in call.computed:
             sum_rows(call)
-        if tiled or (not call.has_sums and any(observer.pooled for observer in observers.values())):
-            for block in stream_weights(call, self.tile, self.space, whole=bool(tiled)):
-                if tiled:
-                    tile = Tile.of(call, block)
-                    for observer in tiled:
-                        observer.tile(tile)
+        for observer in group.observers.values():
+            observer.start(call)
+        self._store(call, group.observers)
+
+    def _store(self, call: Call, observers: dict[str, Statistic]) -> None:
+        """Keep the results of a call."""
         rows = call.B // len(call.layers)
         for name, observer in observers.items():
             value = observer.result(call)
             check_shape(name, self.statistics[name].dims, value, call)
             for place, layer in enumerate(call.layers):
                 self._results[name][layer] = value[place * rows : (place + 1) * rows]
+
+
+def sum_rows(call: Call) -> None:
+    """Sum the rows that were kept over regions, and compute their entropy."""
+    pooled_BHRT, spread_BH = row_sums(call, 0, call.computed["rows"])
+    call.computed.update(pooled=pooled_BHRT, spread=spread_BH)
 
 
 def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> None:
@@ -437,17 +508,6 @@ def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> No
             raise FloatLensError(
                 f"statistic {name!r} returned the shape {shape}: its dim {dim!r} has {found}, expected {wanted}"
             )
-
-
-def plain_layout(rows: int, length: int, device: torch.device, real_BT: torch.Tensor | None = None) -> PositionLayout:
-    """A layout without regions, for a model that is observed without a prompt; `real_BT` is False for padding."""
-    none = torch.zeros(rows, length, dtype=torch.bool, device=device)
-    region = torch.zeros(rows, length, dtype=torch.long, device=device)
-    if real_BT is not None:
-        real_BT = real_BT.expand(rows, -1)
-        real_BT = torch.nn.functional.pad(real_BT, (0, length - real_BT.shape[1]), value=True)
-        region = region.masked_fill(~real_BT, -1)
-    return PositionLayout(real_BT, region, [["other"]] * rows, none, none)
 
 
 def check_empty(layer: int, mask: torch.Tensor | None, end: int, keys: int) -> None:

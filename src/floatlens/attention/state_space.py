@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from floatlens.attention.call import Call, PositionLayout
+from floatlens.attention.call import Inputs
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
@@ -114,25 +114,6 @@ class Scan:
             parts.append(total / each)
         return torch.stack(parts, 1)
 
-    def exact_alpha(self) -> Tensor:
-        """The full α (B, U, T, T) in float64, computed by running the scan on every input separately."""
-        B, T, U = self.dt_BTU.shape
-        dt, b, c = self.dt_BTU.double(), self.b_BTGN.double(), self.c_BTGN.double()
-        decay_BTUN = (dt[..., None] * self.a_UN.double()).exp()
-        alpha = dt.new_zeros(B, U, T, T)
-        state_BUTN = dt.new_zeros(B, U, T, b.shape[-1])
-        for i in range(T - 1, -1, -1) if self.reverse else range(T):
-            state_BUTN = state_BUTN * decay_BTUN[:, i, :, None]
-            state_BUTN[:, :, i] = dt[:, i, :, None] * b[:, i]
-            alpha[:, :, i] = (state_BUTN * c[:, i, :, None]).sum(-1)
-        return alpha
-
-    def exact_weights(self) -> Tensor:
-        """Attention by `RULE` (B, H, T, T), from the full α."""
-        alpha = self.exact_alpha().abs()
-        rows = alpha / alpha.sum(-1, keepdim=True).clamp_min(TINY)
-        return rows.unflatten(1, (self.H, -1)).mean(2).float()
-
     def first_rows(self, rows: int) -> Scan:
         """The same scan for the first rows of the batch."""
         x, dt, b, c = (v[:rows] for v in (self.x_BTHP, self.dt_BTU, self.b_BTGN, self.c_BTGN))
@@ -144,41 +125,25 @@ class Scan:
         return c, b, self.x_BTHP.transpose(1, 2)
 
 
-@dataclass(frozen=True)
-class ScanCall(Call):
-    """The scans of a layer as one attention call: one scan, or one in each direction, whose heads come one after another.
+def show_scans(session: Session, layer: int, scans: tuple[Scan, ...]) -> None:
+    """Show the scans of a layer to a session as attention: C is the query, B the key and the scan's input the value.
 
-    C is the query, B the key and the scan's input the value.
+    A layer has one scan, or one in each direction, whose heads come one after another.
     """
+    if session.rows is not None:
+        scans = tuple(scan.first_rows(session.rows) for scan in scans)
+    q, k, v = (torch.cat(parts, 1) for parts in zip(*(scan.vectors() for scan in scans), strict=True))
 
-    scans: tuple[Scan, ...] = ()
+    def rows(start: int, end: int) -> Tensor:
+        return torch.cat([scan.weights(start, end) for scan in scans], 1)
 
-    @property
-    def mask_heads(self) -> int:
-        return self.H
-
-    @property
-    def same_for_all_queries(self) -> bool:
-        return False
-
-    @classmethod
-    def of(cls, layer: int, scans: tuple[Scan, ...], layout: PositionLayout, **fields: Any) -> ScanCall:
-        """The call of a layer, which always processes the whole sequence."""
-        q, k, v = (torch.cat(parts, 1) for parts in zip(*(scan.vectors() for scan in scans), strict=True))
-        return cls((layer,), q, k, v, layout, q.shape[2], 1.0, 0, True, scans=scans, has_own_weights=True, **fields)
-
-    def rows(self, start: int, end: int) -> Tensor:
-        weights = torch.cat([scan.weights(start, end) for scan in self.scans], 1)
-        return weights if self.real_BQ is None else weights.masked_fill_(~self.real_BQ[:, None, start:end, None], 0.0)
-
-    def may_see(self, start: int, end: int) -> Tensor:
-        read = torch.cat([~scan.unread(start, end).expand(scan.H, -1, -1) for scan in self.scans])[None]
-        real = self.layout.real_BN
-        return read if real is None else read & real[:, None, None, : self.length]
-
-    def reference(self) -> tuple[Tensor, Tensor]:
-        weights = torch.cat([scan.exact_weights() for scan in self.scans], 1)
-        return weights, self.may_see(0, self.Q).expand_as(weights)
+    real_BN = None if session.layout is None else session.layout.real_BN
+    mask = None if real_BN is None else real_BN[:, None, None, : q.shape[2]]
+    causal = not any(scan.reverse for scan in scans)
+    if not causal:
+        read_BHTT = torch.cat([~scan.unread(0, scan.T).expand(1, scan.H, -1, -1) for scan in scans], 1)
+        mask = read_BHTT if mask is None else read_BHTT & mask
+    session.see_rows(layer, rows, Inputs(q, k, v, 1.0, mask, causal))
 
 
 def is_mixer(module: torch.nn.Module) -> bool:
@@ -256,7 +221,7 @@ def mixers_observed(model: Any, session: Session) -> Iterator[None]:
             )
         layer = getattr(module, "mamba_fwd", module).layer_idx
         with torch.no_grad():
-            session.see_scans(layer, scans_of(module, u_BTD, mask))
+            show_scans(session, layer, scans_of(module, u_BTD, mask))
 
     with ExitStack() as stack:
         for module in mixers:

@@ -28,9 +28,9 @@ class Statistic:
     dims      dims of the result after step and layer: any of "head", "kv_head", "position", "query", "key", "dim",
               "region", "region_to", or a custom name
     pooled    True: `result` reads `call.pooled_BHRT` or `call.spread_BH`
-    quantities  functions of a call, each (B, ...), that `start` and `result` read by `call.once`; they need nothing else of
-              its queries, keys and values, which then need not be kept. None: they may read everything
-    by_row    True: rows of the batch are independent, so several layers may be passed as one call
+    quantities  functions of a call, each (B, ...), that `result` reads by `call.once`; it needs nothing else of queries,
+              keys and values, so that several layers may be passed as one call, each with its own rows of the batch.
+              None: the statistic reads all of a call, of a single layer
     final     True: computed over final rows, not over the rows of the step
     compares  True: compares a step with the previous one through `call.memory`, so no step may be skipped
     whole     True: integers such as token ids, which float16 cannot hold; always stored as float32
@@ -42,7 +42,6 @@ class Statistic:
     tiled: ClassVar[bool] = False  # set for subclasses with a method `tile`
     pooled: ClassVar[bool] = False
     quantities: ClassVar[tuple[Callable[[Call], torch.Tensor], ...] | None] = None
-    by_row: ClassVar[bool] = False
     final: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     whole: ClassVar[bool] = False

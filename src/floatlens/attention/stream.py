@@ -1,20 +1,20 @@
-"""The attention weights of a call, in blocks that stay in a core's cache: some heads, some queries, all their keys.
+"""The attention weights of a call, computed once, in blocks that stay in a core's cache: some heads, some queries, all keys.
 
-A weight is exp2(x) with x = (score - lse) · log2(e). Where lse, the log of a row's sum, is known from the kernel, it is
-appended to the query as one more coordinate (and a 1 to the key), so that the matrix product returns x itself. The same
-coordinate sets padded queries to 0, and another one the keys that no query may see. If lse is not known (another kernel,
-capped or biased scores, a learned sink), the rows of a block are normalised directly.
+A block is one product for the scores, one exponential, and sums over the weights before the next block overwrites them; with
+one more product, by the values, the same weights give the output of attention (`implementation="fused"`), which differs from
+`scaled_dot_product_attention` only by rounding. What is not plain softmax attention, and what a statistic wants to see
+weight by weight, is computed in tiles of queries with all heads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 
-from floatlens.attention.call import Call, query_rows
+from floatlens.attention.call import Call, Inputs, query_rows
 
 # Weights in a block: one megabyte of float32, which stays in a core's cache (measured: benchmarks/trace.py).
 TILE = 1 << 18
@@ -22,7 +22,9 @@ LOG2E = math.log2(math.e)
 NEVER = -1e30  # an exponent that gives weight 0, and 0 · NEVER is still 0, as 0 · -inf is not
 TINY = torch.finfo(torch.float32).tiny
 CAUSAL = 128  # queries per block of a causal call
-FEW = 8  # with fewer queries per row, building coordinates for the keys costs more than it saves
+FEW = 8  # fewer queries than these are one row each: their weights are kept, and summed for many layers together
+LARGEST = 64.0  # weights and their sums stay far from overflow and underflow, and the entropy keeps six digits
+KEPT = 1 << 21  # largest number of weights of writing rows that a call keeps
 
 
 class Workspace:
@@ -48,51 +50,18 @@ class Workspace:
             self.buffers[name, device] = buffer
         return buffer[:size].view(shape)
 
-    def joined(self, name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Tensors of one shape, concatenated along the first dim in float32; a single one is returned unchanged."""
-        if len(parts) == 1:
-            return parts[0]
-        whole = self.take(name, (len(parts) * parts[0].shape[0], *parts[0].shape[1:]), parts[0].device)
-        if all(part.dtype == torch.float32 for part in parts):
-            return torch.cat(parts, out=whole)
-        for place, part in zip(whole.split(parts[0].shape[0]), parts, strict=True):
-            place.copy_(part)
-        return whole
-
-
-@dataclass(frozen=True)
-class Block:
-    """Heads first..first+N of the call's B·H, queries start..end, and their first T keys.
-
-    exponents_NQT   scores in base 2 with masks applied; `normalised`: minus the log of each row's sum
-    weights_NQT     a buffer for exp2 of the exponents; both are overwritten by the next block
-    """
-
-    first: int
-    start: int
-    end: int
-    exponents_NQT: torch.Tensor
-    weights_NQT: torch.Tensor
-    normalised: bool = True
-
 
 @dataclass(frozen=True)
 class Tile:
-    """Queries start..end of a call with all heads, and the keys that they may see: T here is the number of those keys.
+    """Queries start..end of a call with all heads and keys.
 
-    weights_BHQT  softmax of the scores, 0 in rows of padding; overwritten by the next tile: keep sums or copies
+    weights_BHQT  softmax of the scores, 0 in rows of padding; keep sums or copies of them
     """
 
     call: Call
     start: int
     end: int
     weights_BHQT: torch.Tensor
-
-    @classmethod
-    def of(cls, call: Call, block: Block) -> Tile:
-        """Make a tile from a block that has all heads."""
-        shape = (call.B, call.H, block.end - block.start, -1)
-        return cls(call, block.start, block.end, block.weights_NQT.view(shape))
 
     @property
     def T(self) -> int:
@@ -106,13 +75,23 @@ class Tile:
     @property
     def scores_BHQT(self) -> torch.Tensor:
         """The scores before the softmax, -inf where a key is masked; computed on demand."""
-        return self.call.scores(self.start, self.end, self.T)
+        return self.call.scores(self.start, self.end)
 
     @property
     def real_BQ(self) -> torch.Tensor | None:
         """Queries of the tile that are not padding; None when all are real."""
         real = self.call.real_BQ
         return None if real is None else real[:, self.start : self.end]
+
+
+def can_fuse(inputs: Inputs) -> bool:
+    """Whether `weigh` can compute the output of a call: float32 on a CPU, plain softmax attention, no gradient."""
+    tensors = (inputs.query, inputs.key, inputs.value)
+    if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in tensors):
+        return False
+    if inputs.softcap is not None or inputs.bias is not None or inputs.sinks is not None:
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
 def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
@@ -128,97 +107,180 @@ def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
     return weights if call.real_BQ is None else weights.masked_fill_(~call.real_BQ[:, None, start:end, None], 0.0)
 
 
-def stream_weights(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[Block]:
-    """Stream the weights once: sum them over regions, compute their entropy, and yield each block.
+def weigh(
+    call: Call, size: int, space: Workspace, *, show: Callable[[Tile], None] | None = None, output: bool = False
+) -> torch.Tensor | None:
+    """Compute the weights of a call once, and keep in it what statistics need of them.
 
-    A block has at most `size` weights. `whole`: a block has all heads.
+    These are the sums over regions, the entropy and the rows that write, or all rows if there are few. `size` is the
+    largest number of weights in a block; `show` is called with every tile. `output`: return the output (B, Q, H, D); only
+    if `can_fuse`.
     """
-    R, device = call.member_BRQ.shape[1], call.q_BHQD.device
-    pooled_NRT = torch.zeros(call.B * call.H, R, call.T, device=device)
-    spread_N = torch.zeros(call.B * call.H, device=device)
-    member_NRQ = call.member_BRQ[:, None].expand(-1, call.H, -1, -1).flatten(0, 1)
-    blocks = own_blocks(call, size) if call.has_own_weights else weight_blocks(call, size, space, whole)
-    for block in blocks:
-        N, _, T = block.weights_NQT.shape
-        heads, queries = slice(block.first, block.first + N), slice(block.start, block.end)
-        pooled_NRT[heads, :, :T].baddbmm_(member_NRQ[heads, :, queries], block.weights_NQT)
-        if call.sinks_H is None:
-            spread_N[heads] -= block.exponents_NQT.mul_(block.weights_NQT).sum((1, 2))
-        else:
-            spread_N[heads] += _given_a_position(block)
-        yield block
-    B, H = call.B, call.H
-    call.keep_sums(pooled_NRT.view(B, H, R, call.T), spread_N.view(B, H) / LOG2E)
-
-
-def _given_a_position(block: Block) -> torch.Tensor:
-    """Entropy in bits of the distribution over positions, given that a position is attended and not the learned sink."""
-    share_NQ = block.weights_NQT.sum(-1)
-    bits_NQ = -(block.weights_NQT * block.exponents_NQT).sum(-1)
-    kept = share_NQ > 0
-    return torch.where(kept, bits_NQ / share_NQ.clamp_min(1e-30) + share_NQ.clamp_min(1e-30).log2(), 0.0).sum(-1)
-
-
-def sum_rows(call: Call) -> None:
-    """Sum kept weights over regions, and compute their entropy."""
-    rows_BHQT = call.rows(0, call.Q)
-    assert rows_BHQT is not None
-    pooled_BHRT = torch.matmul(call.member_BRQ[:, None], rows_BHQT)
-    bits_BH = (rows_BHQT.clamp_min(TINY).log2_().mul_(rows_BHQT)).sum((2, 3))
-    call.keep_sums(pooled_BHRT, bits_BH / -LOG2E)
-
-
-def own_blocks(call: Call, size: int) -> Iterator[Block]:
-    """The weights of a layer that computes them itself, in tiles of rows, all heads at once."""
+    plain = call.own_rows is None and call.softcap is None and call.bias is None and call.sinks_H is None
+    if call.Q < FEW and show is None and call.own_rows is None:
+        return _weigh_rows(call, plain, output)
+    if plain and show is None:
+        return _weigh_blocks(call, size, space, output)
+    device, R = call.q_BHQD.device, call.member_BRQ.shape[1]
+    pooled_BHRT, spread_BH = (
+        torch.zeros(call.B, call.H, R, call.T, device=device),
+        torch.zeros(call.B, call.H, device=device),
+    )
     queries = max(1, size // (call.B * call.H * call.T))
     for start in range(0, call.Q, queries):
-        end = min(call.Q, start + queries)
-        weights_NQT = attention_rows(call, start, end).flatten(0, 1)
-        yield Block(0, start, end, weights_NQT.clamp_min(TINY).log2(), weights_NQT)
+        tile = Tile(call, start, end := min(call.Q, start + queries), attention_rows(call, start, end))
+        pooled, spread = row_sums(call, start, tile.weights_BHQT)
+        pooled_BHRT += pooled
+        spread_BH += spread
+        if show is not None:
+            show(tile)
+    call.computed.update(pooled=pooled_BHRT, spread=spread_BH)
+    return None
 
 
-def weight_blocks(call: Call, size: int, space: Workspace, whole: bool) -> Iterator[Block]:
-    """The softmax weights of a call in blocks."""
-    for block in exponent_blocks(call, size, space, whole=whole):
-        if block.normalised:
-            torch.exp2(block.exponents_NQT, out=block.weights_NQT)
-        else:
-            _normalise(call, block)
-        yield block
+def row_sums(call: Call, start: int, rows_BHQT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights of the queries from `start` on, summed over regions (B, H, R, T), and their entropy (B, H)."""
+    member_BRQ = call.member_BRQ[:, None, :, start : start + rows_BHQT.shape[2]]
+    bits_BHQ = rows_BHQT.clamp_min(TINY).log2_().mul_(rows_BHQT).sum(-1).neg_()
+    if call.sinks_H is not None:  # given that a position is attended, and not the learned sink
+        share_BHQ = rows_BHQT.sum(-1)
+        bits_BHQ = bits_BHQ / share_BHQ.clamp_min(TINY) + share_BHQ.clamp_min(TINY).log2()
+        bits_BHQ = bits_BHQ.masked_fill_(share_BHQ == 0, 0.0)
+    return torch.matmul(member_BRQ, rows_BHQT), bits_BHQ.sum(-1) / LOG2E
 
 
-def exponent_blocks(call: Call, size: int, space: Workspace, *, whole: bool = False) -> Iterator[Block]:
-    """The blocks of a call before the exponential."""
-    product = Product(call, space)
-    M, G, Q, C = product.rows_MGQC.shape
-    T, rows, queries, inside, device = call.T, M, Q, False, call.q_BHQD.device
-    if whole:
-        queries = max(1, size // (M * G * T))
-    else:
-        # A causal call in blocks of queries, so that few products of later keys are computed.
-        queries = min(Q, CAUSAL) if call.causal else Q
-        rows = max(1, min(M, size // (G * queries * T)))
-        queries = queries if rows > 1 else max(1, min(queries, size // (G * T)))
-        queries = -(-Q // -(-Q // queries))  # of even size
-        inside = product.mask and call.mask is not None and call.mask.shape[:2] != (1, 1)  # a block has one mask
-    for low, high in _row_blocks(M, call.K, rows, inside):
+def _weigh_rows(call: Call, plain: bool, output: bool) -> torch.Tensor | None:
+    """`weigh` for few queries, as in cached decoding: the weights are kept, and the sums of many layers taken together."""
+    if not plain:
+        call.computed["rows"] = attention_rows(call, 0, call.Q)
+        return None
+    scores_BHQT = call.scores(0, call.Q)
+    if call.Q == 1 and call.mask is None:
+        call.computed["scores"] = scores_BHQT  # so that `score_sums` need not multiply all keys again
+    rows_BHQT = scores_BHQT.softmax(-1)
+    call.computed["rows"] = rows_BHQT
+    if call.real_BQ is not None:  # padded queries have an output, but weight 0; so has a query that sees no key
+        rows_BHQT = rows_BHQT.nan_to_num_()
+        call.computed["rows"] = rows_BHQT.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
+    if not output:
+        return None
+    M, D = call.B * call.K, call.v_BKTD.shape[-1]
+    made = torch.bmm(rows_BHQT.view(M, -1, call.T), call.v_BKTD.flatten(0, 1))
+    return made.view(call.B, call.H, call.Q, D).transpose(1, 2).contiguous()
+
+
+def _weigh_blocks(call: Call, size: int, space: Workspace, output: bool) -> torch.Tensor | None:
+    """`weigh` for plain softmax attention."""
+    B, H, K, Q, T, device = call.B, call.H, call.K, call.Q, call.T, call.q_BHQD.device
+    G, N, D = H // K, B * H, call.v_BKTD.shape[-1]
+    values_MTD = call.v_BKTD.flatten(0, 1)
+    output_BQHD = torch.empty(B, Q, H, D, device=device) if output else None
+    member_NRQ = call.layout.member_BHRQ(call.query_positions, H).flatten(0, 1)
+    pooled_NRT = torch.zeros(N, member_NRQ.shape[1], T, device=device)
+    totals_NQ, dots_NQ = torch.empty(2, N, Q, device=device)  # per row: sum of the weights, and of weights · exponents
+    first, last = call.writing_queries
+    if (last - first) * N * T > KEPT:
+        first, last = 0, 0
+    rows_NWT = torch.zeros(N, last - first, T, device=device)
+    bounded = is_bounded(call)
+    for head, start, end, x_NQT in exponent_blocks(call, size, space):
+        n, q, keys = x_NQT.shape
+        heads, queries = slice(head, head + n), slice(start, end)
+        if not bounded:
+            x_NQT.sub_(x_NQT.amax(-1, keepdim=True))
+        weights_NQT = torch.exp2(x_NQT, out=space.take("weights", (n, q, keys), device))
+        inverse_NQ = torch.sum(weights_NQT, -1, out=totals_NQ[heads, queries]).reciprocal()
+        if output_BQHD is not None:
+            made = space.take("output", (n // G, G * q, D), device)
+            torch.bmm(weights_NQT.view(n // G, G * q, keys), values_MTD[head // G : (head + n) // G, :keys], out=made)
+            # A block is a part of one row of the batch, or all heads of several rows.
+            row, own = divmod(head, H)
+            target_BHQD = output_BQHD[row : row + max(1, n // H), queries, own : own + n].transpose(1, 2)
+            shape = target_BHQD.shape
+            torch.mul(made.view(shape), inverse_NQ.view(*shape[:3], 1), out=target_BHQD)
+        # Dividing the products by the row sums is cheaper than dividing the weights.
+        pooled_NRT[heads, :, :keys].baddbmm_(member_NRQ[heads, :, queries] * inverse_NQ[:, None], weights_NQT)
+        low, high = max(first, start), min(last, end)
+        if low < high:
+            rows = slice(low - start, high - start)
+            kept_NQT = rows_NWT[heads, low - first : high - first, :keys]
+            torch.mul(weights_NQT[:, rows], inverse_NQ[:, rows, None], out=kept_NQT)
+        torch.sum(x_NQT.mul_(weights_NQT), -1, out=dots_NQ[heads, queries])
+    # Entropy of a row: log2 of its sum minus the mean of the exponents.
+    bits_BHQ = totals_NQ.log2().sub_(dots_NQ.div_(totals_NQ)).view(B, H, Q)
+    rows_BHWT = rows_NWT.view(B, H, last - first, T)
+    if call.real_BQ is not None:  # padded queries have an output, but are excluded from the sums
+        bits_BHQ.masked_fill_(~call.real_BQ[:, None], 0.0)
+        rows_BHWT.masked_fill_(~call.real_BQ[:, None, first:last, None], 0.0)
+    call.computed.update(pooled=pooled_NRT.view(B, H, -1, T), spread=bits_BHQ.sum(-1) / LOG2E)
+    if first < last:
+        call.computed["rows"] = rows_BHWT
+    return output_BQHD
+
+
+def is_bounded(call: Call) -> bool:
+    """Whether no exponent of a call can overflow or lose precision, so that the rows' maxima need not be subtracted."""
+    if call.mask is not None or call.q_BHQD.device.type != "cpu":  # a row that sees nothing; waiting for a GPU
+        return False
+    largest = float(call.q_norm.max() * call.k_norm.max()) * abs(call.scaling) * LOG2E
+    return largest < LARGEST
+
+
+def exponent_blocks(call: Call, size: int, space: Workspace) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+    """The scores of a call in base 2, with masks applied: (first of its B·H heads, start, end, exponents_NQT)."""
+    B, K, Q, T, D = call.B, call.K, call.Q, call.T, call.q_BHQD.shape[-1]
+    M, G, device = B * K, call.H // K, call.q_BHQD.device
+    rows_MGQD, keys_MTD, factor = call.q.reshape(M, G, Q, D), call.k.flatten(0, 1), call.scaling * LOG2E
+    seen_BT = key_exponents(call)
+    mask = call.mask if seen_BT is None else None
+    # A causal call in blocks of queries, so that few products of later keys are computed.
+    queries = min(Q, CAUSAL) if call.causal else Q
+    rows = max(1, min(M, size // (G * queries * T)))
+    queries = queries if rows > 1 else max(1, min(queries, size // (G * T)))
+    queries = -(-Q // -(-Q // queries))  # of even size
+    for low, high in row_blocks(M, K, rows, inside=mask is not None and mask.shape[:2] != (1, 1)):
         for start in range(0, Q, queries):
             end = min(Q, start + queries)
             keys = end if call.causal else T
-            exponents = space.take("exponents", (high - low, G * (end - start), keys), device)
-            side = product.rows_MGQC[low:high, :, start:end].reshape(high - low, -1, C)
-            keys_side = product.keys_MTC[low:high, :keys].transpose(1, 2)
-            torch.baddbmm(exponents, side, keys_side, beta=0, alpha=product.factor, out=exponents)
-            exponents_NQT = exponents.view((high - low) * G, end - start, keys)
-            _adjust(call, exponents_NQT, low, high, start, end, product.mask)
-            weights_NQT = space.take("weights", tuple(exponents_NQT.shape), device)
-            yield Block(low * G, start, end, exponents_NQT, weights_NQT, product.lse)
+            x = space.take("exponents", (high - low, G * (end - start), keys), device)
+            side = rows_MGQD[low:high, :, start:end].reshape(high - low, -1, D)
+            keys_side = keys_MTD[low:high, :keys].transpose(1, 2)
+            if seen_BT is None:
+                torch.baddbmm(x, side, keys_side, beta=0, alpha=factor, out=x)
+            else:
+                seen_MT = seen_BT.expand(B, T)[torch.arange(low, high, device=device) // K, None, :keys]
+                torch.baddbmm(seen_MT, side, keys_side, alpha=factor, out=x)
+            x_NQT = x.view((high - low) * G, end - start, keys)
+            if mask is not None:
+                part = query_rows(mask, start, end)[low // K if mask.shape[0] > 1 else 0, ..., :keys]
+                part = part if part.shape[0] == 1 else part[low % K * G : low % K * G + len(x_NQT)]
+                exclude(x_NQT, part)
+            if call.causal:
+                x_NQT[..., start:].add_(torch.full((end - start, keys - start), NEVER, device=device).triu_(1))
+            yield low * G, start, end, x_NQT
 
 
-def _row_blocks(M: int, K: int, rows: int, inside: bool) -> Iterator[tuple[int, int]]:
+def exclude(exponents_NQT: torch.Tensor, mask_NQT: torch.Tensor) -> None:
+    """Apply a mask, boolean or additive, to exponents."""
+    if mask_NQT.dtype == torch.bool:
+        exponents_NQT.masked_fill_(~mask_NQT, NEVER)
+    else:
+        exponents_NQT.add_((mask_NQT.float() * LOG2E).clamp_min(NEVER))
+
+
+def key_exponents(call: Call) -> torch.Tensor | None:
+    """What a mask that is the same for all queries and heads adds to the exponent of each key (B or 1, T)."""
+    if call.mask is None or not call.same_for_all_queries or call.mask.shape[1] > 1:
+        return None
+    exponents_BT = torch.zeros(call.mask.shape[0], call.T, device=call.mask.device)
+    exclude(exponents_BT, call.mask[:, 0, 0])
+    return exponents_BT
+
+
+def row_blocks(M: int, K: int, rows: int, inside: bool) -> Iterator[tuple[int, int]]:
     """Ranges of at most `rows` of the B·K rows: several rows of the batch, or a part of one; `inside`: never several.
 
-    >>> list(_row_blocks(6, 3, 4, False)), list(_row_blocks(6, 3, 2, False))
+    >>> list(row_blocks(6, 3, 4, False)), list(row_blocks(6, 3, 2, False))
     ([(0, 3), (3, 6)], [(0, 2), (2, 3), (3, 5), (5, 6)])
     """
     if rows >= K and not inside:
@@ -229,97 +291,3 @@ def _row_blocks(M: int, K: int, rows: int, inside: bool) -> Iterator[tuple[int, 
     rows = -(-K // parts)
     for first in range(0, M, K):
         yield from ((low, min(first + K, low + rows)) for low in range(first, first + K, rows))
-
-
-class Product:
-    """Queries and keys with the appended coordinates: rows_MGQC (M = B·K) and keys_MTC; exponents are `factor` · product."""
-
-    def __init__(self, call: Call, space: Workspace) -> None:
-        B, K, Q, T, D = call.B, call.K, call.Q, call.T, call.q_BHQD.shape[-1]
-        G = call.H // K
-        scored = call.softcap is not None or call.bias is not None or call.sinks_H is not None
-        many = Q * G >= FEW and not scored
-        self.lse = many and call.lse_BHQ is not None
-        seen = key_exponents(call) if many else None
-        self.mask = call.mask is not None and seen is None
-        C = D + int(self.lse) + int(seen is not None)
-        device = call.q_BHQD.device
-        if C == D:
-            self.rows_MGQC, self.factor = call.q.reshape(B * K, G, Q, D), call.scaling * LOG2E
-            self.keys_MTC = call.k.flatten(0, 1)
-            return
-        self.factor = 1.0
-        rows = space.take("rows", (B, K, G, Q, C), device)
-        torch.mul(call.q_BHQD.unflatten(1, (K, G)), call.scaling * LOG2E, out=rows[..., :D])
-        keys = space.take("keys", (B, K, T, C), device)
-        keys[..., :D] = call.k_BKTD
-        if self.lse:
-            assert call.lse_BHQ is not None
-            silent = call.lse_BHQ.unflatten(1, (K, G)) * -LOG2E
-            if call.real_BQ is not None:
-                silent = silent.masked_fill_(~call.real_BQ[:, None, None], NEVER)
-            rows[..., D] = silent
-            keys[..., D] = 1.0
-        if seen is not None:
-            rows[..., -1] = 1.0
-            keys.view(len(call.layers), -1, K, T, C)[..., -1] = seen[:, None]
-        self.rows_MGQC, self.keys_MTC = rows.flatten(0, 1), keys.flatten(0, 1)
-
-
-def key_exponents(call: Call) -> torch.Tensor | None:
-    """What a mask that is the same for all queries and heads adds to the exponent of each key (B of one layer, T)."""
-    if call.mask is None or not call.same_for_all_queries or call.mask.shape[1] > 1:
-        return None
-    mask = call.mask[:, 0, 0]
-    if mask.dtype == torch.bool:
-        return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, NEVER)
-    return (mask.float() * LOG2E).clamp_min(NEVER)
-
-
-def _adjust(call: Call, exponents_NQT: torch.Tensor, low: int, high: int, start: int, end: int, masked: bool) -> None:
-    """Apply what comes between the product and the softmax: soft cap, bias, masks."""
-    T, G = exponents_NQT.shape[-1], call.H // call.K
-    if call.softcap is not None:
-        cap = call.softcap * LOG2E
-        exponents_NQT.div_(cap).tanh_().mul_(cap)
-    for extra in (call.bias, call.mask if masked else None):
-        if extra is not None:
-            part = _of_heads(query_rows(extra, start, end)[..., :T], call, low * G, high * G)
-            if part.dtype == torch.bool:
-                exponents_NQT.masked_fill_(~part, NEVER)
-            else:
-                exponents_NQT.add_((part.float() * LOG2E).clamp_min(NEVER))
-    if call.causal:
-        later = torch.full((end - start, T - start), NEVER, device=exponents_NQT.device).triu_(1)
-        exponents_NQT[..., start:].add_(later)
-
-
-def _of_heads(extra: torch.Tensor, call: Call, first: int, last: int) -> torch.Tensor:
-    """The part of a mask or bias that belongs to heads first..last of the B·H, broadcasting to (N, Q, T)."""
-    if extra.shape[0] == 1 and extra.shape[1] == 1:
-        return extra[0]
-    B, H = call.B // len(call.layers), call.H
-    if last - first <= H - first % H:
-        extra = extra[first // H % B if extra.shape[0] > 1 else 0]
-        return extra if extra.shape[0] == 1 else extra[first % H : first % H + last - first]
-    return extra.expand(B, H, -1, -1).flatten(0, 1).repeat(len(call.layers), 1, 1)[first:last]
-
-
-def _normalise(call: Call, block: Block) -> None:
-    """Softmax in base 2 of a block's rows: exponents become those of the weights, rows of padding become 0."""
-    exponents_NQT, weights_NQT, N = block.exponents_NQT, block.weights_NQT, block.exponents_NQT.shape[0]
-    heads = slice(block.first, block.first + N)
-    highest = exponents_NQT.amax(-1, keepdim=True)
-    sink = None
-    if call.sinks_H is not None:
-        sink = (call.sinks_H.float() * LOG2E).repeat(call.B)[heads, None, None]
-        highest = highest.maximum(sink)
-    exponents_NQT.sub_(highest)
-    total = torch.exp2(exponents_NQT, out=weights_NQT).sum(-1, keepdim=True)
-    if sink is not None:
-        total = total + torch.exp2(sink - highest)
-    exponents_NQT.sub_(total.log2())
-    weights_NQT.div_(total)
-    if call.real_BQ is not None:
-        rows = torch.arange(heads.start, heads.stop, device=exponents_NQT.device) // call.H
-        weights_NQT.masked_fill_(~call.real_BQ[rows, block.start : block.end, None], 0.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.attention.group import ROOM as GROUP_BYTES
+from floatlens.attention.session import ROOM as GROUP_BYTES
 from floatlens.attention.stream import TILE
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.describe import bytes_per_step, meta_model, shape

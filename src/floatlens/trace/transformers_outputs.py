@@ -6,12 +6,13 @@ queries, keys and values, which these outputs do not have; `observe` records the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from floatlens.attention.call import Inputs
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import Session
 from floatlens.data.prompt import Prompt
@@ -77,7 +78,7 @@ def from_transformers(
     )
     for step, layers in passes:
         for layer, weights_HQT in enumerate(layers):
-            session.see_weights(layer, weights_HQT[None])
+            session.see_rows(layer, *weights_as_attention(weights_HQT[None]))
         recorder.add(step, session.results)
         session.begin()
     both = bool(torch.stack([layer.mean(0).triu(1).any() for layer in weights]).any())
@@ -128,6 +129,15 @@ def _generated(outputs: Any, row: int, mask_P: torch.Tensor | None, facts: Model
         yield Step(index, after_BT[:, :-1], after_BT, torch.arange(pad, T + 1)[None] == T, confidence_BT), weights
         if int(sequence[T]) in facts.end_ids:
             return
+
+
+def weights_as_attention(weights_BHQT: torch.Tensor) -> tuple[Callable[[int, int], torch.Tensor], Inputs]:
+    """Weights as `Session.see_rows` takes them; the vectors that they were made of are not known."""
+    (B, H, Q, T), nothing = weights_BHQT.shape, weights_BHQT.new_full((), torch.nan)
+    vectors = nothing.expand(B, H, T, 1)
+    return lambda start, end: weights_BHQT[:, :, start:end], Inputs(
+        vectors[:, :, T - Q :], vectors, vectors, 1.0, None, False
+    )
 
 
 def _keys_in_place(weights_HQK: torch.Tensor, length: int) -> torch.Tensor:

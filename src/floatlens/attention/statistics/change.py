@@ -53,18 +53,13 @@ class Change(Statistic):
     """
 
     dims = ("position",)
-    by_row, compares = True, True
+    compares = True
     vectors: ClassVar[str]
 
     def result(self, call: Call) -> torch.Tensor:
         x_BKTD = getattr(call, self.vectors)
-        # Rows that extend a cache come with the values of the new positions only.
-        own = call.query_keys if call.starts_over or x_BKTD.shape[2] == call.T else slice(-call.Q, None)
-        now_LBQC = x_BKTD[:, :, own].transpose(1, 2).flatten(2).unflatten(0, (len(call.layers), -1))
-        parts = zip(call.layers, now_LBQC, strict=True)
-        return torch.cat(
-            [change_since_last(call.memory, (self.name, layer), call.first_query, x, call.length) for layer, x in parts]
-        )
+        now_BQC = x_BKTD[:, :, call.query_keys].transpose(1, 2).flatten(2)
+        return change_since_last(call.memory, (self.name, call.layer), call.first_query, now_BQC, call.length)
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
@@ -110,7 +105,7 @@ class StepSimilarity(Statistic):
     compares = True
 
     def start(self, call: Call) -> None:
-        key = ("attention", call.layers)
+        key = ("attention", call.layer)
         self.before: Call | None = call.memory.get(key)
         self.sum_BH = torch.zeros(call.B, call.H, device=call.q_BHQD.device)
         self.count_B = torch.zeros(call.B, device=call.q_BHQD.device)

@@ -19,7 +19,7 @@ class Flow(Statistic):
 
     name = "flow"
     dims = ("region", "region_to")
-    pooled, by_row = True, True
+    pooled = True
     quantities = ()
 
     def result(self, call: Call) -> torch.Tensor:
@@ -62,7 +62,6 @@ class Evidence(Statistic):
 
     name = "evidence"
     dims = ("head", "query", "pair")
-    by_row = True
     quantities = (gold_and_top,)
 
     def result(self, call: Call) -> torch.Tensor:
@@ -91,7 +90,7 @@ class QueryMass(Statistic):
 
     name = "query_mass"
     dims = ("head",)
-    pooled, by_row = True, True
+    pooled = True
     quantities = ()
 
     def result(self, call: Call) -> torch.Tensor:

@@ -134,7 +134,6 @@ class ColumnMean(Statistic):
     """
 
     dims = ("head", "position")
-    by_row = True
     index: ClassVar[int] = 0
     matrix: ClassVar[str]
 
@@ -166,7 +165,6 @@ class ValueNorm(Statistic):
 
     name = "value_norm"
     dims = ("kv_head", "position")
-    by_row = True
     quantities = (value_norms,)
 
     def result(self, call: Call) -> torch.Tensor:

@@ -16,7 +16,7 @@ class Received(Statistic):
 
     name = "received"
     dims = ("head", "position")
-    pooled, by_row = True, True
+    pooled = True
     quantities = ()
 
     def result(self, call: Call) -> torch.Tensor:
@@ -54,7 +54,6 @@ class ReceivedWriting(Statistic):
 
     name = "received_writing"
     dims = ("writer", "position")
-    by_row = True
     quantities = (mean_over_heads,)
 
     def result(self, call: Call) -> torch.Tensor:
@@ -83,7 +82,7 @@ class Entropy(Statistic):
 
     name = "entropy"
     dims = ("head",)
-    pooled, by_row = True, True
+    pooled = True
     quantities = ()
 
     def result(self, call: Call) -> torch.Tensor:
