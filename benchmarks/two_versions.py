@@ -33,7 +33,7 @@ class Count(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as folder:
-    lens = model(Path(folder), vocab=4096, mlp=704)
+    lens = model(Path(folder), "small")
     ids = random_ids(256, 4096)
     plain, trace = (lambda: lens.generate([ids], max_new_tokens=8)), (lambda: lens.trace(ids, max_new_tokens=8))
     taken = interleaved({"plain": plain, "trace": trace}, int(sys.argv[1]))
