@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.attention.session import ROOM as GROUP_BYTES
+from floatlens.attention.session import ROOM
 from floatlens.attention.stream import TILE
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.describe import bytes_per_step, meta_model, shape
@@ -136,20 +136,17 @@ def cache_bytes(model: ModelSize, length: int) -> int:
 def observation_memory(model: ModelSize, length: int, batch: int) -> float:
     """Bytes that observation adds to a forward pass over `length` positions; it grows linearly with the length.
 
-    Layers are observed in groups whose queries, keys and values take at most `GROUP_BYTES`. Each group needs float32
-    copies of its queries and keys and two blocks of attention weights; a block has `TILE` numbers, or one query's row
-    for the heads that share a key where that is more. The statistics of all layers are kept until the end of the pass.
+    A layer needs two blocks of attention weights, and float32 copies of 16-bit queries and keys; a block has `TILE` numbers,
+    or one query's row for the heads that share a key where that is more. Its sums over regions wait for those of other
+    layers, at most `ROOM` bytes of them. The statistics of all layers are kept until the end of the pass.
     """
     H, K, D, positions = model.heads, model.kv_heads, model.head_dim, batch * length
-    layer_bytes = positions * (H + 2 * K) * D * model.itemsize
-    layers = max(1, min(model.layers, GROUP_BYTES // max(1, layer_bytes)))
-    alone = positions * H * D * 4 if model.itemsize < 4 else 0
-    copies = layers * positions * (H + 2 * K) * D * 4 if layers > 1 else alone
-    products = layers * positions * (H + K) * (D + 2) * 4
+    copies = positions * (H + K) * D * 4 if model.itemsize < 4 else 0
     blocks = 2 * max(TILE, length * H // max(1, K)) * 4
-    sums = layers * positions * H * REGIONS * 4
+    sums = positions * H * REGIONS * 4
+    waiting = max(sums, min(ROOM, model.layers * sums))
     kept = batch * bytes_per_step(model.layers, H, K, length)
-    return float(copies + products + blocks + sums + kept)
+    return float(copies + blocks + waiting + kept)
 
 
 def memory(model: ModelSize, prompt: int, new: int, batch: int = 1, *, trace: bool = True) -> float:
