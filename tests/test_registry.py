@@ -13,7 +13,7 @@ import pytest
 import floatlens as fl
 from floatlens.anchors import RULES
 from floatlens.attention.statistic import STATISTICS
-from floatlens.data.readers.registry import READERS
+from floatlens.data.read import READERS
 from floatlens.decode.sampler import SAMPLERS, Sampler
 from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings.finding import CLAIMS, FINDINGS, Finding

@@ -7,7 +7,7 @@ from .attention.statistic import register_statistic as register_statistic
 from .data.prompt import Prompt as Prompt
 from .data.prompt import Region as Region
 from .data.read import read as read
-from .data.readers.registry import register_reader as register_reader
+from .data.read import register_reader as register_reader
 from .data.sample import Passage as Passage
 from .data.sample import Sample as Sample
 from .decode.sampler import register_sampler as register_sampler

@@ -15,10 +15,9 @@ from pathlib import Path
 import pandas
 import pytest
 
-from floatlens.data.read import expand, label, read, take
+from floatlens.data.read import READERS, NamedData, Problems, ending_of, expand, label, read, register_reader, take
 from floatlens.data.readers import formats
 from floatlens.data.readers.layouts import parse_columns
-from floatlens.data.readers.registry import READERS, NamedData, Problems, ending_of, register_reader
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 
@@ -37,7 +36,7 @@ def write(path, rows):
 def problems_of(tmp_path, *rows):
     reading = read(write(tmp_path / "d.jsonl", [GOOD, *rows]))
     assert len(list(reading)) >= 1
-    return [str(p) for p in reading.problems.shown]
+    return reading.problems.sentences()
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +51,7 @@ def data():
 def test_real_kilt_like_questions(data):
     reading = read(str(data / "hotpotqa-dev.first200.jsonl.gz"))
     samples = list(reading)
-    assert len(samples) == 200 and not reading.problems.shown
+    assert len(samples) == 200 and not reading.problems.kept
     assert all(s.gold and s.answers and s.passages[0].title for s in samples)
     assert Counter(len(s.gold) for s in samples).most_common(1)[0][0] == 2  # two supporting paragraphs
 
@@ -208,7 +207,7 @@ def test_wrong_encoding(tmp_path):
     path.write_bytes(json.dumps(GOOD).encode() + b"\n" + bad + b"\n")
     reading = read(str(path))
     assert len(list(reading)) == 1
-    assert "d.jsonl, line 2: is not UTF-8 (byte 0xf9" in str(reading.problems.shown[0])
+    assert "d.jsonl, line 2: is not UTF-8 (byte 0xf9" in reading.problems.sentences()[0]
     path.write_text(json.dumps(GOOD), encoding="utf-16")
     with pytest.raises(FloatLensError, match="is UTF-16, expected UTF-8; convert it with iconv"):
         list(read(str(path)))
@@ -278,7 +277,7 @@ def test_lines_and_gzip_have_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(formats.lines, "__defaults__", (1000,))
     reading = read(path)
     assert len(list(reading)) == 2
-    assert "line 2: is longer than 1,000 bytes" in str(reading.problems.shown[0])
+    assert "line 2: is longer than 1,000 bytes" in reading.problems.sentences()[0]
     monkeypatch.setattr(formats, "MAX_SKIPPED", 3000)
     with pytest.raises(FloatLensError, match="this is not a text file"):
         list(read(path))
@@ -291,7 +290,7 @@ def test_a_gzip_file_cut_short_gives_what_it_has(tmp_path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     reading = read(str(path))
     assert 10 < len(list(reading)) < 200
-    assert "the gzip file is damaged from here on" in str(reading.problems.shown[-1])
+    assert "the gzip file is damaged from here on" in reading.problems.sentences()[-1]
     path.write_bytes(b"no gzip at all")
     with pytest.raises(FloatLensError, match="is not a complete gzip file"):
         list(read(str(path)))
@@ -302,8 +301,8 @@ def test_csv_rows_that_do_not_fit_the_header(tmp_path):
     path.write_text('question,answers\nWho?,Ann\nWho?\n"Wh"o?,x\nWhere?,Molen\n', encoding="utf-8")
     reading = read(str(path))
     assert [s.answers for s in reading] == [["Ann"], ["Molen"]]
-    assert "line 3: has 1 cells; the header has 2" in str(reading.problems.shown[0])
-    assert "line 4: is not CSV" in str(reading.problems.shown[1])
+    assert "line 3: has 1 cells; the header has 2" in reading.problems.sentences()[0]
+    assert "line 4: is not CSV" in reading.problems.sentences()[1]
 
 
 @pytest.mark.parametrize(
@@ -369,7 +368,7 @@ def test_an_empty_field_is_called_empty_and_not_missing(tmp_path, ending):
         write(path, rows)
     reading = read(path)
     assert len(list(reading)) == 1
-    assert [p.what for p in reading.problems.shown] == [
+    assert [p["problem"] for p in reading.problems.kept] == [
         "question is empty; expected the question",
         "answers is empty; expected the answers",
     ]
@@ -377,7 +376,7 @@ def test_an_empty_field_is_called_empty_and_not_missing(tmp_path, ending):
 
 def test_every_problem_is_kept_for_the_full_list(tmp_path):
     reading = read(write(tmp_path / "d.jsonl", [GOOD, *["oops"] * 300]))
-    assert len(list(reading)) == 1 and len(reading.problems.shown) == reading.problems.skipped == 300
+    assert len(list(reading)) == 1 and len(reading.problems.kept) == reading.problems.skipped == 300
     assert "and 297 more (listed in problems.jsonl with --out)" in reading.problems.summary()
 
 
@@ -398,7 +397,7 @@ def test_a_function_reads_records(tmp_path):
     rows = [{"qid": str(i), "ask": "Who?", "target": "Ann", "note": "Ann did."} for i in range(3)]
     reading = read(write(tmp_path / "d.jsonl", [*rows, {"qid": "4"}]), reader=trivia)
     assert [(s.id, s.answers, s.gold) for s in reading] == [(str(i), ["Ann"], [0]) for i in range(3)]
-    assert [str(p) for p in reading.problems.shown] == ["d.jsonl, line 4: reader trivia failed (KeyError: 'ask')"]
+    assert reading.problems.sentences() == ["d.jsonl, line 4: reader trivia failed (KeyError: 'ask')"]
     with pytest.raises(FloatLensError, match="reader <lambda> returned dict; expected a floatlens.Sample"):
         list(read(write(tmp_path / "d.jsonl", rows), reader=lambda record: record))
     with pytest.raises(FloatLensError, match="layout cannot be combined with reader"):
@@ -428,7 +427,7 @@ def test_a_data_set_with_a_name_of_its_own_is_one_line(readers):
 
 
 def test_the_list_of_problems_says_how_many_it_does_not_have(monkeypatch):
-    monkeypatch.setattr("floatlens.data.readers.registry.KEPT", 2)
+    monkeypatch.setattr("floatlens.data.read.KEPT", 2)
     problems = Problems()
     for line in range(1, 6):
         problems.add("nq.jsonl", line, "has no question")

@@ -12,7 +12,7 @@ import sys
 import pandas
 import pytest
 
-from floatlens.data.readers.registry import Problems
+from floatlens.data.read import Problems
 from floatlens.data.retrieval import Document, Index, index_of, retrieve, words
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError

@@ -24,8 +24,7 @@ from hypothesis import HealthCheck, given, settings
 
 from floatlens.cli import main
 from floatlens.data import chat_template
-from floatlens.data.read import read, samples
-from floatlens.data.readers.registry import Problems, RecordLayout, readers
+from floatlens.data.read import Problems, RecordLayout, read, readers, samples
 from floatlens.errors import FloatLensError
 from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace

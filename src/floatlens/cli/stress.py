@@ -68,7 +68,7 @@ def command(
 
         floatlens stress collection tiny-mdm tiny-arm --data world:fresh --limit 100 --trace --out collection
     """
-    from floatlens.data.readers.registry import named_data
+    from floatlens.data.read import named_data
     from floatlens.evaluation.metrics import SCORES
     from floatlens.evaluation.sources import open_sources
     from floatlens.evaluation.stress.collection import COLLECTION

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from floatlens.data.readers.registry import NamedData, register_reader
+from floatlens.data.read import NamedData, register_reader
 from floatlens.data.sample import Sample
 
 GIVEN = 50  # words of a story that the model reads

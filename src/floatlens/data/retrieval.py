@@ -21,8 +21,8 @@ import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
+from floatlens.data.read import Problems, records_of
 from floatlens.data.readers.fields import ID, BadRecord, id_of, passages_of
-from floatlens.data.readers.registry import Problems, records_of
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write, temporary_folder

@@ -11,8 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floatlens.data.read import expand, label, read
-from floatlens.data.readers.registry import Problems, named_data
+from floatlens.data.read import Problems, expand, label, named_data, read
 from floatlens.data.sample import Sample, first_passages, gold_among, move_gold
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from floatlens import untrusted
-from floatlens.data.readers.registry import FULL_LIST as PROBLEMS
+from floatlens.data.read import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import UNFINISHED, atomic_write, temporary_folder
 from floatlens.store.lock import KERNEL, RunLock, check_nonce, read_claim

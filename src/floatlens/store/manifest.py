@@ -17,8 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from floatlens.data.read import expand
-from floatlens.data.readers.registry import named_data
+from floatlens.data.read import expand, named_data
 from floatlens.data.template import Template
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.options import ARGUMENTS, recorded

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from floatlens.data.atlas.facts import RELATIONS, SPLITS, AtlasFact, Chain, chains, facts, mentions
-from floatlens.data.readers.registry import NamedData, register_reader
+from floatlens.data.read import NamedData, register_reader
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError, unknown_name
 

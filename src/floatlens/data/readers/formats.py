@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from floatlens.data.read import FileFormat, Problems, register_reader
 from floatlens.data.readers.fields import Record, kind
-from floatlens.data.readers.registry import FileFormat, Problems, register_reader
 from floatlens.errors import FloatLensError
 
 MAX_LINE = 32 * 2**20  # bytes; the largest KILT line is below 1 MB

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from floatlens.data.read import RecordLayout, register_reader
 from floatlens.data.readers import fields
 from floatlens.data.readers.fields import BadRecord, Record, answers_of, first_of, id_of, kind, passages_of, text_of
-from floatlens.data.readers.registry import RecordLayout, register_reader
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 

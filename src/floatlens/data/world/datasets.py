@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from floatlens.data.readers.registry import NamedData, register_reader
+from floatlens.data.read import NamedData, register_reader
 from floatlens.data.sample import Sample
 from floatlens.data.world.episodes import SINGLE, Episode, chain, hops, life, long, needle, single
 from floatlens.data.world.facts import HOPS, SEED, SPLITS, common_names, common_people, entity, fresh_fact
