@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatlens.errors import FloatLensError
-from floatlens.models.family import Config, Family, architecture, bidirectional, refuse_windows, register_family
+from floatlens.models.family import Config, Family, architecture, bidirectional, expect, refuse_windows, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -35,10 +34,7 @@ def native(config: Config) -> PreTrainedConfig:
 
     refuse_windows(config, "A2D")
     base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
-    if base not in BASES:
-        raise FloatLensError(
-            f"config.json: field 'model_type' is {config.get('model_type')!r}; A2D models are based on {', '.join(BASES)}"
-        )
+    expect(base in BASES, config, "model_type", f"one of {', '.join(BASES)}, on which A2D models are based")
     drop = ("model_type", "architectures", "auto_map", "transformers_version", "dtype", "torch_dtype", "is_causal")
     made = AutoConfig.for_model(base, **{key: value for key, value in config.items() if key not in drop})
     return bidirectional(made, config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,53 +32,54 @@ FACTOR = re.compile(r"(?P<module>.+)\.lora_(embedding_)?(?P<part>A|B|magnitude_v
 # peft takes the keys of rank_pattern and alpha_pattern as regular expressions, which may take for ever to match.
 MODULE_NAME = re.compile(r"\^?\w[\w.-]*")
 
-# Fields that change what an adapter computes in ways that are not known here; an adapter that uses one is rejected.
-REFUSED = (
-    "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias", "monteclora_config",
-    "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora", "velora_config",
-)  # fmt: skip
 # Initialisations that do not change the base model; the others (pissa, olora, …) change its weights.
 STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_pattern(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+# The fields of an adapter's config that describe it: default, check, and what is expected.
+FIELDS: dict[str, tuple[Any, Callable[[Any], bool], str]] = {
+    "peft_type": ("", lambda value: value == "LORA", "'LORA', the only kind of adapter that can be read"),
+    "bias": ("none", lambda value: value == "none", "'none'"),
+    "init_lora_weights": (
+        True,
+        lambda value: isinstance(value, bool | str | None) and value in STARTS,
+        "an initialisation that does not change the base weights; convert the adapter to plain LoRA",
+    ),
+    "r": (8, lambda value: _is_number(value) and value == int(value) > 0, "an integer of 1 or more"),
+    "lora_alpha": (8, _is_number, "a number"),
+    **dict.fromkeys(("rank_pattern", "alpha_pattern"), ({}, _is_pattern, "module names and numbers")),
+    **dict.fromkeys(("use_rslora", "use_dora"), (False, lambda value: isinstance(value, bool), "true or false")),
+    "modules_to_save": ([], _is_names, "a list of module names"),
+    # These change what an adapter computes in ways that are not known here.
+    **dict.fromkeys(
+        ("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias", "monteclora_config",
+         "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora", "velora_config"),
+        (None, lambda value: not value, "nothing, since FloatLens does not support it")),
+}  # fmt: skip
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The fields of an adapter's config that describe it, checked, and `base`, the model that it was made for."""
     path = folder / CONFIG
     raw = read_json(path, f"{folder} is not the folder of a peft adapter")
-    found = {
-        "base": str(raw.get("base_model_name_or_path") or "") or None,
-        "r": raw.get("r", 8),
-        "lora_alpha": raw.get("lora_alpha", 8),
-        **{name: raw.get(name) or {} for name in ("rank_pattern", "alpha_pattern")},
-        **{name: raw.get(name) or False for name in ("use_rslora", "use_dora")},
-        "modules_to_save": raw.get("modules_to_save") or [],
-    }
-    start, saved = raw.get("init_lora_weights", True), found["modules_to_save"]
-    checks = [
-        ("peft_type", raw.get("peft_type") == "LORA", "'LORA', the only kind of adapter that can be read"),
-        *((name, not raw.get(name), "nothing, since FloatLens does not support it") for name in REFUSED),
-        ("bias", raw.get("bias", "none") == "none", "'none'"),
-        (
-            "init_lora_weights",
-            isinstance(start, bool | str | None) and start in STARTS,
-            "an initialisation that does not change the base weights; convert the adapter to plain LoRA",
-        ),
-        ("r", _is_number(found["r"]) and isinstance(found["r"], int) and found["r"] > 0, "an integer of 1 or more"),
-        ("lora_alpha", _is_number(found["lora_alpha"]), "a number"),
-        *(
-            (name, isinstance(given, dict) and all(map(_is_number, given.values())), "module names and numbers")
-            for name in ("rank_pattern", "alpha_pattern")
-            for given in [found[name]]
-        ),
-        *((name, isinstance(found[name], bool), "true or false") for name in ("use_rslora", "use_dora")),
-        (
-            "modules_to_save",
-            isinstance(saved, list) and all(isinstance(module, str) for module in saved),
-            "a list of module names",
-        ),
-    ]
-    for name, right, expected in checks:
-        if not right:
+    found: dict[str, Any] = {"base": str(raw.get("base_model_name_or_path") or "") or None}
+    for name, (default, right, expected) in FIELDS.items():
+        found[name] = raw.get(name, default)
+        if found[name] is None and default in ({}, [], False):  # peft writes null for what is not used
+            found[name] = default
+        if not right(found[name]):
             raise FloatLensError(f"{path}: field {name!r} is {raw.get(name)!r}; expected {expected}")
     for name in ("rank_pattern", "alpha_pattern"):
         found[name] = {pattern.replace("\\.", "."): value for pattern, value in found[name].items()}
@@ -88,10 +89,6 @@ def read_config(folder: Path) -> dict[str, Any]:
                 f"such as 'layers.1.mlp.up_proj'"
             )
     return found
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_folder(folder: Path) -> None:

@@ -120,32 +120,30 @@ def auto_class(family: Family) -> Any:
     return getattr(transformers, f"AutoModelFor{names[family.head]}")
 
 
+def expect(right: bool, config: Config, name: str, expected: str) -> None:
+    """Raise an error for a field of a config, unless it is right."""
+    if not right:
+        found = repr(config[name]) if name in config else "missing"
+        raise FloatLensError(f"config.json: field {name!r} is {found}; expected {expected}")
+
+
 def number(config: Config, name: str, default: float | None = None) -> Any:
     """A numeric field of a config; raise an error if it is missing or not a number.
 
     >>> number({"n_layers": "three"}, "n_layers")
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: config.json: field 'n_layers' should be a number, found 'three'
+    floatlens.errors.FloatLensError: config.json: field 'n_layers' is 'three'; expected a number
     """
     value = config.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        found = repr(value) if name in config else "nothing"
-        raise FloatLensError(f"config.json: field {name!r} should be a number, found {found}")
+    expect(isinstance(value, int | float) and not isinstance(value, bool), config, name, "a number")
     return value
 
 
 def positive(config: Config, name: str, default: int) -> int:
-    """An integer of 1 or more in a config.
-
-    >>> positive({"block_size": 0}, "block_size", 4)
-    Traceback (most recent call last):
-    ...
-    floatlens.errors.FloatLensError: config.json: field 'block_size' is 0; expected an integer of 1 or more
-    """
+    """An integer of 1 or more in a config."""
     value = number(config, name, default)
-    if value != int(value) or value < 1:
-        raise FloatLensError(f"config.json: field {name!r} is {value!r}; expected an integer of 1 or more")
+    expect(value == int(value) and value >= 1, config, name, "an integer of 1 or more")
     return int(value)
 
 
@@ -162,30 +160,39 @@ def bidirectional(native: Any, config: Config) -> Any:
     return native
 
 
-def refuse_other(config: Config, expected: Mapping[str, Any], way_out: str) -> None:
-    """Raise an error for a config with fields that the native class does not support.
-
-    >>> refuse_other({"bias": True}, {"bias": False}, "use another")
-    Traceback (most recent call last):
-    ...
-    floatlens.errors.FloatLensError: config.json: field 'bias' is True, which is not supported (expected False); use another
-    """
-    for name, value in expected.items():
-        if name in config and config[name] not in (value, None):
-            raise FloatLensError(
-                f"config.json: field {name!r} is {config[name]!r}, which is not supported (expected {value!r}); {way_out}"
-            )
+def refuse_other(config: Config, supported: Mapping[str, Any], way_out: str) -> None:
+    """Raise an error for a config with values that the native class does not support."""
+    for name, value in supported.items():
+        expect(config.get(name) in (value, None), config, name, f"{value!r}, the only one that is supported; {way_out}")
 
 
 def refuse_windows(config: Config, name: str) -> None:
     """Raise an error for a config with sliding windows, of a family that has full attention in every layer."""
     way_out = f"{name} models have full attention in every layer, so use a checkpoint without it"
     refuse_other(config, {"use_sliding_window": False}, way_out)
-    other = next((kind for kind in config.get("layer_types") or () if kind != "full_attention"), None)
-    if other is not None:
-        raise FloatLensError(
-            f"config.json: field 'layer_types' has {other!r}, which is not supported (expected 'full_attention'); {way_out}"
-        )
+    full = all(kind == "full_attention" for kind in config.get("layer_types") or ())
+    expect(full, config, "layer_types", f"only 'full_attention'; {way_out}")
+
+
+def decoder(kind: Any, config: Config, *, eps: float = 1e-6, **fields: Any) -> Any:
+    """A native config of a decoder that is made bidirectional, from fields that have the names of transformers.
+
+    `eps` is the published default of rms_norm_eps; `fields` are those of this kind of decoder alone.
+    """
+    heads, width = number(config, "num_attention_heads"), number(config, "hidden_size")
+    rope = {"rope_type": "default", "rope_theta": number(config, "rope_theta", 10000.0)}
+    usual = {
+        "hidden_size": width,
+        "num_hidden_layers": number(config, "num_hidden_layers"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": config.get("num_key_value_heads") or heads,
+        "vocab_size": number(config, "vocab_size"),
+        "rms_norm_eps": number(config, "rms_norm_eps", eps),
+        "rope_parameters": rope,
+        "max_position_embeddings": number(config, "max_position_embeddings"),
+        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
+    }
+    return bidirectional(kind(**usual | fields, **token_ids(config)), config)
 
 
 def architecture(config: Config) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatlens.errors import FloatLensError
-from floatlens.models.family import Config, Family, bidirectional, number, register_family, token_ids
+from floatlens.models.family import Config, Family, decoder, number, refuse_other, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -53,29 +52,20 @@ def is_llada(config: Config) -> bool:
 def native_llada(config: Config) -> PreTrainedConfig:
     from transformers import LlamaConfig
 
-    for name, expected in PLAIN.items():
-        if name in config and config[name] not in (expected, None):
-            raise FloatLensError(
-                f"config.json: field {name!r} is {config[name]!r}; LLaDA checkpoints have {expected!r}"
-            )
-    heads = number(config, "n_heads")
-    kv_heads = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
-    width = number(config, "d_model")
-    tied = bool(config.get("weight_tying", False))
-    made = LlamaConfig(
-        hidden_size=width,
-        num_hidden_layers=number(config, "n_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        intermediate_size=config.get("mlp_hidden_size") or number(config, "mlp_ratio") * width,
-        vocab_size=config.get("embedding_size") or number(config, "vocab_size"),
-        rms_norm_eps=number(config, "rms_norm_eps", 1e-5),
-        rope_parameters={"rope_type": "default", "rope_theta": number(config, "rope_theta", 10000.0)},
-        max_position_embeddings=number(config, "max_sequence_length"),
-        tie_word_embeddings=tied,
-        **token_ids(config),
-    )
-    return bidirectional(made, config)
+    refuse_other(config, PLAIN, "use a checkpoint in the published layout")
+    heads, width = number(config, "n_heads"), number(config, "d_model")
+    named = {
+        **config,
+        "hidden_size": width,
+        "num_hidden_layers": number(config, "n_layers"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads),
+        "vocab_size": config.get("embedding_size") or number(config, "vocab_size"),
+        "max_position_embeddings": number(config, "max_sequence_length"),
+        "tie_word_embeddings": config.get("weight_tying", False),
+    }
+    inner = config.get("mlp_hidden_size") or number(config, "mlp_ratio") * width
+    return decoder(LlamaConfig, named, eps=1e-5, intermediate_size=inner)
 
 
 def is_moe(config: Config) -> bool:
@@ -88,25 +78,17 @@ def native_moe(config: Config) -> PreTrainedConfig:
 
     width, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
     expert = config.get("expert_intermediate_size") or number(config, "moe_intermediate_size")
-    made = Qwen3MoeConfig(
-        hidden_size=width,
-        num_hidden_layers=number(config, "num_hidden_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=config.get("num_key_value_heads") or heads,
+    return decoder(
+        Qwen3MoeConfig,
+        {"max_position_embeddings": 4096, **config},
+        eps=1e-5,
         head_dim=config.get("head_dim") or width // heads,
         intermediate_size=config.get("dense_intermediate_size") or config.get("intermediate_size") or expert,
         moe_intermediate_size=expert,
         num_experts=number(config, "num_experts"),
         num_experts_per_tok=number(config, "num_experts_per_tok"),
         norm_topk_prob=bool(config.get("norm_topk_prob") or False),
-        vocab_size=number(config, "vocab_size"),
-        rms_norm_eps=number(config, "rms_norm_eps", 1e-5),
-        rope_parameters={"rope_type": "default", "rope_theta": number(config, "rope_theta", 10000.0)},
-        max_position_embeddings=number(config, "max_position_embeddings", 4096),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        **token_ids(config),
     )
-    return bidirectional(made, config)
 
 
 LLADA = register_family(

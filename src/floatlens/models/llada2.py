@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from floatlens.errors import FloatLensError
-from floatlens.models.family import Config, Family, bidirectional, number, refuse_other, register_family, token_ids
+from floatlens.models.family import Config, Family, decoder, expect, number, refuse_other, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -43,69 +42,44 @@ def native(config: Config) -> PreTrainedConfig:
     if "use_bias" not in config:  # the default of the published class is True
         config = {**config, "use_bias": True}
     refuse_other(config, PLAIN, WITHOUT_BIAS)
-    if number(config, "num_shared_experts") < 1:
-        raise FloatLensError(
-            f"config.json: field 'num_shared_experts' is {config['num_shared_experts']!r}; "
-            f"expected 1 or more, since every GLM-4-MoE layer has a shared expert"
-        )
+    shared = number(config, "num_shared_experts")
+    expect(shared >= 1, config, "num_shared_experts", "1 or more, since every GLM-4-MoE layer has a shared expert")
     check_groups(config)
-    heads, vocabulary = number(config, "num_attention_heads"), number(config, "vocab_size")
-    per_token = number(config, "num_experts_per_tok")
+    width, heads, per_token = (
+        number(config, name) for name in ("hidden_size", "num_attention_heads", "num_experts_per_tok")
+    )
     known = {
-        "mask_token_id": MASK if vocabulary > MASK else None,
-        "eos_token_id": END if vocabulary > END else None,
+        "mask_token_id": MASK if number(config, "vocab_size") > MASK else None,
+        "eos_token_id": END if number(config, "vocab_size") > END else None,
         **{name: value for name, value in config.items() if value is not None},
     }
-    made = Glm4MoeConfig(
-        hidden_size=number(config, "hidden_size"),
-        num_hidden_layers=number(config, "num_hidden_layers"),
-        num_attention_heads=heads,
-        num_key_value_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or number(config, "hidden_size") // heads,
+    rope = {"rope_type": "default", "rope_theta": number(config, "rope_theta")}
+    same = ("intermediate_size", "moe_intermediate_size", "n_group", "topk_group", "routed_scaling_factor")
+    return decoder(
+        Glm4MoeConfig,
+        known,
+        **{name: number(config, name) for name in (*same, "first_k_dense_replace")},
+        head_dim=config.get("head_dim") or width // heads,
         hidden_act=config.get("hidden_act", "silu"),
-        intermediate_size=number(config, "intermediate_size"),
-        moe_intermediate_size=number(config, "moe_intermediate_size"),
         n_routed_experts=number(config, "num_experts"),
-        n_shared_experts=number(config, "num_shared_experts"),
+        n_shared_experts=shared,
         num_experts_per_tok=per_token,
-        n_group=number(config, "n_group"),
-        topk_group=number(config, "topk_group"),
-        routed_scaling_factor=number(config, "routed_scaling_factor"),
-        first_k_dense_replace=number(config, "first_k_dense_replace"),
         norm_topk_prob=per_token > 1,
         attention_bias=bool(config.get("use_qkv_bias", False)),
         use_qk_norm=bool(config.get("use_qk_norm", True)),
-        vocab_size=vocabulary,
-        rms_norm_eps=number(config, "rms_norm_eps", 1e-6),
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": number(config, "rope_theta"),
-            "partial_rotary_factor": number(config, "partial_rotary_factor", 1.0),
-        },
-        max_position_embeddings=number(config, "max_position_embeddings"),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        rope_parameters=rope | {"partial_rotary_factor": number(config, "partial_rotary_factor", 1.0)},
         num_mtp_layers=0,
-        **token_ids(known),
     )
-    return bidirectional(made, known)
 
 
 def check_groups(config: Config) -> None:
     """Raise an error for experts that cannot be grouped or chosen as the config asks."""
     experts, groups, kept = (number(config, name) for name in ("num_experts", "n_group", "topk_group"))
-    if groups < 1 or experts % groups:
-        raise FloatLensError(f"config.json: field 'n_group' is {groups}; expected a divisor of num_experts {experts}")
-    if not 1 <= kept <= groups:
-        raise FloatLensError(f"config.json: field 'topk_group' is {kept}; expected 1 to n_group {groups}")
+    divides = groups >= 1 and not experts % groups
+    expect(divides, config, "n_group", f"a divisor of num_experts {experts}")
+    expect(1 <= kept <= groups, config, "topk_group", f"1 to n_group {groups}")
     chosen, most = number(config, "num_experts_per_tok"), experts // groups * kept
-    if not 1 <= chosen <= most:
-        raise FloatLensError(
-            f"config.json: field 'num_experts_per_tok' is {chosen}; expected 1 to {most}, the experts of {kept} groups"
-        )
-
-
-def block_length(config: Config) -> int:
-    return BLOCK_LENGTH
+    expect(1 <= chosen <= most, config, "num_experts_per_tok", f"1 to {most}, the experts of {kept} groups")
 
 
 LLADA2 = register_family(
@@ -121,7 +95,7 @@ LLADA2 = register_family(
         cached=True,
         sampler="llada2",
         other_samplers=("llada2.1",),
-        block_length=block_length,
+        block_length=lambda config: BLOCK_LENGTH,
     )
 )
 LLADA21 = register_family(

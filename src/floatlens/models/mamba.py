@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from floatlens.errors import FloatLensError
-from floatlens.models.family import Config, Family, register_family
+from floatlens.models.family import Config, Family, expect, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -37,8 +36,7 @@ def native_bimamba(config: Config) -> PreTrainedConfig:
     from floatlens.models.bimamba_network import BiMamba2Config, BiMambaConfig
 
     mixer = config.get("mixer")
-    if mixer not in TYPES:
-        raise FloatLensError(f"config.json: field 'mixer' is {mixer!r}; expected one of {', '.join(TYPES)}")
+    expect(mixer in TYPES, config, "mixer", f"one of {', '.join(TYPES)}")
     made = with_heads(BiMamba2Config if mixer == "mamba2" else BiMambaConfig, config, directions=2)
     made.is_causal = False
     made.mask_token_id = config.get("mask_token_id")

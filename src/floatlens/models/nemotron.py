@@ -14,6 +14,7 @@ from floatlens.models.family import (
     Config,
     Family,
     bidirectional,
+    expect,
     number,
     positive,
     refuse_other,
@@ -72,11 +73,9 @@ def causal(config: Config) -> PreTrainedConfig:
     for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         number(config, name)
     rope = config.get("rope_parameters")
-    if not isinstance(rope, dict):
-        raise FloatLensError(f"config.json: field 'rope_parameters' is {rope!r}; expected an object")
-    unknown = next((name for name in rope if name not in ROPE), None)
-    if unknown is not None:
-        raise FloatLensError(f"config.json: field 'rope_parameters' has {unknown!r}, which is not supported")
+    expect(isinstance(rope, dict), config, "rope_parameters", "an object")
+    if unknown := [name for name in rope or () if name not in ROPE]:
+        raise FloatLensError(f"config.json: field 'rope_parameters' has {unknown[0]!r}, which is not supported")
     return Ministral3Config(**{name: config[name] for name in SAME if name in config}, **token_ids(config))
 
 
