@@ -648,7 +648,6 @@ class Lens:
             batch,
             session.statistics,
             layout,
-            new_tokens=new_tokens,
             steps=sorted(range(chosen.step_count) if recording.record_steps is None else recording.record_steps),
             heads=None if recording.heads is None else sorted(recording.heads),
             shifted=shifted,

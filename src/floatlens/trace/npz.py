@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 
-from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt
+from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.trace.attributes import check_attributes, check_dimensions
-from floatlens.trace.labels import ModelFacts, make_trace
+from floatlens.trace.labels import ModelFacts
 from floatlens.trace.trace import Trace
+from floatlens.trace.weights import trace_of_weights
 from floatlens.untrusted import room
 
 LARGEST = 8 << 30  # largest size in bytes of the unpacked members of a file
@@ -34,6 +34,8 @@ MAX_EMPTY = 1 << 16  # elements of an array without bytes
 PLAIN = re.compile(r"[<>|=]?(?:[biufcSU]\d{1,9}|O8?|O)")  # numbers, text, objects: no fields, no void, no dates
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
+# Tokens by step, weights by step and layer, names of statistics, and what else `trace_of_weights` takes.
+Contents = tuple[torch.Tensor, list[dict[int, torch.Tensor]], tuple[str, ...], dict[str, Any]]
 UNREADABLE = (
     ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, ArithmeticError, RecursionError, MemoryError,
     AssertionError, NotImplementedError, pickle.UnpicklingError, struct.error,
@@ -90,18 +92,25 @@ def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace
 
 def _to_trace(arrays: Arrays, path: Path, model: str, kind: str) -> Trace:
     steps = arrays.get("step_attention_data")
-    data = _from_steps(steps, arrays) if steps is not None and len(steps) else _from_matrices(arrays, path)
-    prompt = int(_plain(arrays.get("input_length", 0)))
-    if not 0 <= prompt <= data.sizes["position"]:
-        raise ValueError(f"input_length is {prompt}, but there are {data.sizes['position']} positions")
-    ids = data["tokens"].values[0, :prompt].tolist()
-    given = Prompt(
-        "", ids, [], str(_plain(arrays.get("question", ""))), answers=_strings(arrays.get("gold_answer", []))
-    )
-    trace = make_trace(
-        data,
+    made = _from_steps(steps) if steps is not None and len(steps) else _from_matrices(arrays, path)
+    tokens_ST, weights, names, more = made
+    prompt, T = int(_plain(arrays.get("input_length", 0))), tokens_ST.shape[1]
+    if not 0 <= prompt <= T:
+        raise ValueError(f"input_length is {prompt}, but there are {T} positions")
+    after_ST = torch.cat([tokens_ST[1:], tokens_ST[-1:]])
+    committed_ST = tokens_ST != after_ST
+    committed_ST[-1] = ~committed_ST.any(0)  # what no step replaced was written by the last one
+    committed_ST[:, :prompt] = False
+    unknown_BT = torch.full((1, T), torch.nan)
+    rows = zip(tokens_ST[:, None], after_ST[:, None], committed_ST[:, None], strict=True)
+    given = {"question": str(_plain(arrays.get("question", ""))), "answers": _strings(arrays.get("gold_answer", []))}
+    trace = trace_of_weights(
+        [(Step(i, *row, unknown_BT), layers) for i, (row, layers) in enumerate(zip(rows, weights, strict=True))],
+        names,
         ModelFacts(model or path.stem),
-        PromptBatch([given], torch.tensor([ids]).long(), None, [0]),
+        Prompt("", tokens_ST[0, :prompt].tolist(), [], **given),  # type: ignore[arg-type]
+        shifted=False,
+        **more,
         family="imported",
         kind=kind,
         attention="bidirectional" if kind == "mdm" else "causal",
@@ -110,8 +119,8 @@ def _to_trace(arrays: Arrays, path: Path, model: str, kind: str) -> Trace:
         output="",
         source=path.name,
     )
-    check_attributes(trace.data.attrs, data.sizes["position"])
-    check_dimensions(data)
+    check_attributes(trace.data.attrs, T)
+    check_dimensions(trace.data)
     return trace
 
 
@@ -119,7 +128,7 @@ def _layers(names: Any, pattern: str) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := re.fullmatch(pattern, str(name))))
 
 
-def _from_steps(steps: Any, arrays: Arrays) -> xr.Dataset:
+def _from_steps(steps: Any) -> Contents:
     steps = sorted(steps, key=lambda step: int(step["step"]))
     layers = _layers(steps[0], r"layer_(\d+)_attention_avg")
     if not layers:
@@ -127,18 +136,15 @@ def _from_steps(steps: Any, arrays: Arrays) -> xr.Dataset:
     matrices = [[step[f"layer_{n}_attention_avg"] for n in layers] for step in steps]
     if len({id(one) for row in matrices for one in row}) < len(steps) * len(layers):
         raise ValueError("its steps share a matrix")  # a small file could repeat a large one
-    tokens = np.stack([_flat(step["sequence"]) for step in steps]).astype(np.int64)
-    mean = np.stack([np.stack([_floats(one, 2, tokens.shape[1]) for one in row]) for row in matrices])
-    prompt = int(_plain(arrays.get("input_length", 0)))
-    changed = tokens[1:] != tokens[:-1]
-    last = np.where(changed.any(0), len(changed) - 1 - changed[::-1].argmax(0), -1)
-    committed = np.where(np.arange(tokens.shape[1]) >= prompt, np.where(last >= 0, last, len(steps) - 1), -1)
-    return _dataset([int(s["step"]) for s in steps], layers, [-1], tokens, committed, mean.mean(2)[:, :, None]).assign(
-        attention_mean=(("step", "layer", "query", "key"), mean)
-    )
+    tokens_ST = torch.from_numpy(np.stack([_flat(step["sequence"]) for step in steps]).astype(np.int64))
+    weights = [
+        {n: _floats(one, 2, tokens_ST.shape[1])[None] for n, one in zip(layers, row, strict=True)} for row in matrices
+    ]
+    coords = {"step": [int(step["step"]) for step in steps], "head": [-1]}
+    return tokens_ST, weights, ("received", "attention_mean"), {"coords": coords}
 
 
-def _from_matrices(arrays: Arrays, path: str | Path) -> xr.Dataset:
+def _from_matrices(arrays: Arrays, path: str | Path) -> Contents:
     layers = _layers(arrays, r"layer_(\d+)_full_attention")
     if not layers:
         raise FloatLensError(
@@ -147,67 +153,30 @@ def _from_matrices(arrays: Arrays, path: str | Path) -> xr.Dataset:
     by_head = all(f"layer_{n}_full_attention_heads" in arrays for n in layers)
     name = "layer_{}_full_attention_heads" if by_head else "layer_{}_full_attention"
     length = np.shape(arrays[name.format(layers[0])])[-1]
-    full = np.stack([_floats(arrays[name.format(n)], 3 if by_head else 2, length) for n in layers])
-    full = full if by_head else full[:, None]
-    prompt = int(_plain(arrays.get("input_length", 0)))
-    committed = np.where(np.arange(length) >= prompt, 0, -1)
-    heads = list(range(full.shape[1])) if by_head else [-1]
-    data = _dataset([0], layers, heads, np.full((1, length), -1, np.int64), committed, full.mean(2)[None])
-    data = data.assign(attention=(("step", "layer", "head", "query", "key"), full[None]))
-    if by_head and all(f"layer_{n}_{part}_states" in arrays for n in layers for part in ("query", "key")):
-        q = np.stack([_heads(arrays[f"layer_{n}_query_states"]) for n in layers])
-        k = np.stack([_heads(arrays[f"layer_{n}_key_states"]) for n in layers])
-        if q.shape[1] == len(heads):
-            data = data.assign(_factors(q, k))
-    return data
+    weights = {n: _floats(arrays[name.format(n)], 3 if by_head else 2, length) for n in layers}
+    tokens_ST = torch.full((1, length), -1)
+    if not by_head:
+        weights = {n: one[None] for n, one in weights.items()}
+        return tokens_ST, [weights], ("received", "attention"), {"coords": {"head": [-1]}}
+    if all(f"layer_{n}_{part}_states" in arrays for n in layers for part in ("query", "key")):
+        vectors = {n: tuple(_heads(arrays[f"layer_{n}_{part}_states"]) for part in ("query", "key")) for n in layers}
+        if all(q_HTD.shape[:2] == weights[n].shape[:2] for n, (q_HTD, _) in vectors.items()):
+            return tokens_ST, [weights], ("received", "attention", "qk", "qk_norm", "qk_cos"), {"vectors": vectors}
+    return tokens_ST, [weights], ("received", "attention"), {}
 
 
-def _factors(q_LHTD: Array, k_LKTD: Array) -> dict[str, Any]:
-    (L, H, T, D), K = q_LHTD.shape, k_LKTD.shape[1]
-    q_norm, k_norm = np.linalg.norm(q_LHTD, axis=-1), np.linalg.norm(k_LKTD, axis=-1)
-    unit_q = q_LHTD / np.maximum(q_norm, 1e-30)[..., None]
-    unit_k = k_LKTD / np.maximum(k_norm, 1e-30)[..., None]
-    grouped = (L, K, H // K, D)  # query head h uses key head h // (H / K)
-    factors = {
-        "qk": np.einsum("lkgd,lktd->lkgt", q_LHTD.mean(2).reshape(grouped), k_LKTD),
-        "qk_norm": q_norm.mean(-1).reshape(L, K, H // K, 1) * k_norm[:, :, None],
-        "qk_cos": np.einsum("lkgd,lktd->lkgt", unit_q.mean(2).reshape(grouped), unit_k),
-    }
-    dims = ("step", "layer", "head", "position")
-    return {name: (dims, value.reshape(1, L, H, T)) for name, value in factors.items()}
-
-
-def _dataset(
-    steps: list[int],
-    layers: list[int],
-    heads: list[int],
-    tokens: Array,
-    committed: Array,
-    received: Array,
-) -> xr.Dataset:
-    return xr.Dataset(
-        {
-            "tokens": (("step", "position"), tokens),
-            "committed_at": (("position",), committed),
-            "confidence": (("step", "position"), np.full(tokens.shape, np.nan, np.float32)),
-            "received": (("step", "layer", "head", "position"), received.astype(np.float32)),
-        },
-        coords={"step": steps, "layer": layers, "head": heads, "position": np.arange(tokens.shape[1])},
-    )
-
-
-def _floats(value: Any, dims: int, length: int) -> Array:
+def _floats(value: Any, dims: int, length: int) -> torch.Tensor:
     """Attention as float32 (..., length, length)."""
     if not isinstance(value, np.ndarray) or value.ndim != dims or value.shape[-2:] != (length, length):
         raise ValueError(f"expected attention of {length} positions, found the shape {np.shape(value)}")
-    return value.astype(np.float32)
+    return torch.from_numpy(value.astype(np.float32))
 
 
-def _heads(states: Any) -> Array:
+def _heads(states: Any) -> torch.Tensor:
     if not isinstance(states, np.ndarray):
         raise ValueError("expected arrays of queries and keys")
     array = states.astype(np.float32)
-    return array[0] if array.ndim == 4 else array
+    return torch.from_numpy(array[0] if array.ndim == 4 else array)
 
 
 def _flat(value: Any) -> Array:

@@ -47,11 +47,10 @@ class Recorder:
         statistics: Mapping[str, type[Statistic]],
         layout: PositionLayout,
         *,
-        new_tokens: int,
         steps: Sequence[int],
-        heads: Sequence[int] | None,
         shifted: bool,
-        special_ids: Sequence[int],
+        heads: Sequence[int] | None = None,
+        special_ids: Sequence[int] = (),
         shown_only: Collection[str] = (),
         revises: bool = False,
     ) -> None:
@@ -60,7 +59,7 @@ class Recorder:
         self.heads = None if heads is None else list(heads)
         self.shifted, self.special = int(shifted), torch.tensor(sorted(special_ids), dtype=torch.long)
         B, P = batch.ids_BP.shape
-        self.N = P + new_tokens
+        self.N = layout.region_BN.shape[1]
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
         self.layers: dict[str, list[int]] = {}
         self.tokens = np.full((B, len(steps), self.N), -1, np.int64)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -263,58 +262,16 @@ class Trace:
         except UNREADABLE as error:
             raise FloatLensError(f"{path} cannot be read as a trace: {error}") from error
 
-    @classmethod
-    def from_transformers(
-        cls,
-        outputs: Any,
-        input_ids: Any = None,
-        *,
-        tokenizer: Any = None,
-        attention_mask: Any = None,
-        regions: Any = None,
-        row: int = 0,
-        matrices: Sequence[str] = (),
-        model: str = "",
-        sample_id: str = "",
-    ) -> Trace:
+    @staticmethod
+    def from_transformers(outputs: Any, input_ids: Any = None, **options: Any) -> Trace:
         """Make a trace from attention matrices that a transformers model returned; no model is run.
 
-        It has received attention, the attention of writing rows, entropy and flow. QK factors and value norms cannot be
-        computed from these outputs; `observe` records them, and needs no matrices.
-
-        Parameters
-        ----------
-        outputs
-            Output of a forward pass with `output_attentions=True`, or of `generate` with `return_dict_in_generate=True`
-            as well; `output_logits=True` adds the confidence of the tokens.
-        input_ids
-            Token ids (batch, length) of a forward pass; not needed for the outputs of `generate`.
-        tokenizer
-            Tokenizer, for token strings and the end token.
-        attention_mask
-            The attention mask of the call (batch, length), if the batch is padded.
-        regions
-            Named spans of the prompt, as in `observe`.
-        row
-            Row of the batch.
-        matrices
-            Matrices to keep in the trace: "attention", "attention_mean"; none by default.
-        model, sample_id
-            Names that are stored in the trace.
+        The options are those of `floatlens.trace.weights.from_transformers`: tokenizer, attention_mask, regions, row,
+        matrices, model, sample_id.
         """
-        from floatlens.trace.transformers_outputs import from_transformers
+        from floatlens.trace.weights import from_transformers  # imported here because it makes traces
 
-        return from_transformers(
-            outputs,
-            input_ids,
-            tokenizer=tokenizer,
-            attention_mask=attention_mask,
-            regions=regions,
-            row=row,
-            matrices=matrices,
-            model=model,
-            sample_id=sample_id,
-        )
+        return from_transformers(outputs, input_ids, **options)
 
     def load(self) -> Trace:
         """Read all arrays into memory and return the trace."""

@@ -1,12 +1,12 @@
-"""Make a Trace from attention matrices that transformers returned (`output_attentions=True`), by a pass or `generate`.
+"""Make a Trace from attention matrices that were computed elsewhere, such as those that transformers returns.
 
 No model is run: the session that observes a running model is shown the matrices instead. QK factors and value norms need
-queries, keys and values, which these outputs do not have; `observe` records them.
+queries, keys and values, which the outputs of transformers do not have; `observe` records them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,35 @@ from floatlens.trace.recorder import Recorder
 from floatlens.trace.trace import Trace
 
 STATISTICS = ("received", "received_writing", "entropy", "flow")
-Pass = tuple[Step, list[torch.Tensor]]  # a step of one row without padding, and its weights (H, Q, T) by layer
+Pass = tuple[Step, dict[int, torch.Tensor]]  # a step of one row without padding, and its weights (H, Q, T) by layer
+
+
+def trace_of_weights(
+    passes: Sequence[Pass],
+    statistics: Sequence[str],
+    facts: ModelFacts,
+    prompt: Prompt,
+    *,
+    shifted: bool = True,
+    vectors: Mapping[int, tuple[torch.Tensor, torch.Tensor]] | None = None,
+    coords: Mapping[str, Sequence[int]] | None = None,
+    **attributes: Any,
+) -> Trace:
+    """The trace of passes whose weights are known; `vectors` are the queries (H, T, D) and keys (K, T, D) of each layer."""
+    batch = PromptBatch([prompt], torch.tensor([prompt.ids]).long(), None, [0])
+    new_tokens = passes[-1][0].after_BT.shape[1] - len(prompt.ids)
+    layout = batch.layout(new_tokens, shifted=shifted)
+    session = Session(statistics, layout=layout)
+    recorder = Recorder(batch, session.statistics, layout, steps=range(len(passes)), shifted=shifted)
+    for step, layers in passes:
+        for layer, weights_HQT in layers.items():
+            (H, Q, T), nothing = weights_HQT.shape, weights_HQT.new_full((), torch.nan)
+            q_HTD, k_KTD = (vectors or {}).get(layer, (nothing.expand(H, T, 1), nothing.expand(H, T, 1)))
+            inputs = Inputs(q_HTD[None, :, T - Q :], k_KTD[None], k_KTD[None], 1.0, None, False)
+            session.see_rows(layer, lambda start, end, rows=weights_HQT: rows[None, :, start:end], inputs)  # type: ignore[misc]
+        recorder.add(step, session.results)
+        session.begin()
+    return make_trace(recorder.dataset(0).assign_coords(coords or {}), facts, batch, **attributes)
 
 
 def from_transformers(
@@ -39,7 +67,31 @@ def from_transformers(
     model: str = "",
     sample_id: str = "",
 ) -> Trace:
-    """The trace of one row of a batch; see `Trace.from_transformers`."""
+    """Make a trace from attention matrices that a transformers model returned; no model is run.
+
+    It has received attention, the attention of writing rows, entropy and flow. QK factors and value norms cannot be
+    computed from these outputs; `observe` records them, and needs no matrices.
+
+    Parameters
+    ----------
+    outputs
+        Output of a forward pass with `output_attentions=True`, or of `generate` with `return_dict_in_generate=True` as
+        well; `output_logits=True` adds the confidence of the tokens.
+    input_ids
+        Token ids (batch, length) of a forward pass; not needed for the outputs of `generate`.
+    tokenizer
+        Tokenizer, for token strings and the end token.
+    attention_mask
+        The attention mask of the call (batch, length), if the batch is padded.
+    regions
+        Named spans of the prompt, as in `observe`.
+    row
+        Row of the batch.
+    matrices
+        Matrices to keep in the trace: "attention", "attention_mean"; none by default.
+    model, sample_id
+        Names that are stored in the trace.
+    """
     if unknown := [name for name in matrices if name not in ("attention", "attention_mean")]:
         raise FloatLensError(
             f"matrices {unknown[0]!r} cannot be computed from attention; use attention or attention_mean"
@@ -60,32 +112,14 @@ def from_transformers(
     end = getattr(tokenizer, "eos_token_id", None)
     facts = ModelFacts(model, tokenizer, () if end is None else (int(end),), getattr(tokenizer, "all_special_ids", ()))
     passes = list(_generated(outputs, row, mask, facts) if generated else _one_pass(attentions, input_ids, row, mask))
-    (first, weights), (last, _) = passes[0], passes[-1]
+    first, weights = passes[0]
     prompt = next(iter(prompts_of(regions)), Prompt("", []))
-    batch = PromptBatch([replace(prompt, ids=first.tokens_BT[0].tolist())], first.tokens_BT, None, [0])
-    new_tokens = last.after_BT.shape[1] - first.tokens_BT.shape[1]
-    layout = batch.layout(new_tokens, shifted=True)
-    session = Session([*STATISTICS, *matrices], layout=layout)
-    recorder = Recorder(
-        batch,
-        session.statistics,
-        layout,
-        new_tokens=new_tokens,
-        steps=range(len(passes)),
-        heads=None,
-        shifted=True,
-        special_ids=(),
-    )
-    for step, layers in passes:
-        for layer, weights_HQT in enumerate(layers):
-            session.see_rows(layer, *weights_as_attention(weights_HQT[None]))
-        recorder.add(step, session.results)
-        session.begin()
-    both = bool(torch.stack([layer.mean(0).triu(1).any() for layer in weights]).any())
-    return make_trace(
-        recorder.dataset(0),
+    both = bool(torch.stack([layer.mean(0).triu(1).any() for layer in weights.values()]).any())
+    return trace_of_weights(
+        passes,
+        [*STATISTICS, *matrices],
         facts,
-        batch,
+        replace(prompt, ids=first.tokens_BT[0].tolist()),
         sample_id=sample_id,
         family="transformers outputs",
         kind="mdm" if both else "arm",
@@ -109,7 +143,7 @@ def _one_pass(attentions: Sequence[torch.Tensor], ids: Any, row: int, mask_T: to
     kept = torch.arange(T) if mask_T is None else mask_T.nonzero()[:, 0]
     tokens_BT, nothing = ids_T[kept][None], torch.zeros(1, len(kept))
     step = Step(0, tokens_BT, tokens_BT, nothing.bool(), nothing * torch.nan)
-    yield step, [layer[row].detach().float().cpu()[:, kept][..., kept] for layer in attentions]
+    yield step, {n: one[row].detach().float().cpu()[:, kept][..., kept] for n, one in enumerate(attentions)}
 
 
 def _generated(outputs: Any, row: int, mask_P: torch.Tensor | None, facts: ModelFacts) -> Iterator[Pass]:
@@ -121,23 +155,14 @@ def _generated(outputs: Any, row: int, mask_P: torch.Tensor | None, facts: Model
     for index, layers in enumerate(outputs.attentions):
         T, Q = P + index, layers[0].shape[2]
         rows = slice(pad if Q == T else 0, None)  # without a cache, all rows are computed again, also those of padding
-        weights = [_keys_in_place(layer[row].detach().float().cpu(), T)[:, rows, pad:] for layer in layers]
+        heads = {n: _keys_in_place(one[row].detach().float().cpu(), T)[:, rows, pad:] for n, one in enumerate(layers)}
         confidence_BT = torch.full((1, T + 1 - pad), torch.nan)
         if getattr(outputs, "logits", None) is not None:
             confidence_BT[0, -1] = outputs.logits[index][row].float().softmax(-1)[int(sequence[T])]
         after_BT = sequence[None, pad : T + 1]
-        yield Step(index, after_BT[:, :-1], after_BT, torch.arange(pad, T + 1)[None] == T, confidence_BT), weights
+        yield Step(index, after_BT[:, :-1], after_BT, torch.arange(pad, T + 1)[None] == T, confidence_BT), heads
         if int(sequence[T]) in facts.end_ids:
             return
-
-
-def weights_as_attention(weights_BHQT: torch.Tensor) -> tuple[Callable[[int, int], torch.Tensor], Inputs]:
-    """Weights as `Session.see_rows` takes them; the vectors that they were made of are not known."""
-    (B, H, Q, T), nothing = weights_BHQT.shape, weights_BHQT.new_full((), torch.nan)
-    vectors = nothing.expand(B, H, T, 1)
-    return lambda start, end: weights_BHQT[:, :, start:end], Inputs(
-        vectors[:, :, T - Q :], vectors, vectors, 1.0, None, False
-    )
 
 
 def _keys_in_place(weights_HQK: torch.Tensor, length: int) -> torch.Tensor:
