@@ -52,7 +52,7 @@ class StudyKeywords(TypedDict, total=False):
 def keywords() -> str:
     """Return the text of keywords.py."""
     parts = [HEAD]
-    for kind in options.GROUPS:
+    for kind in (options.Load, options.Sampling, options.Recording):  # the other groups are keywords of a study only
         parts.append(f'\nclass {kind.__name__}Keywords(TypedDict, total=False):\n    """{kind.__doc__}"""\n\n')
         parts += [f"    {each.name}: {each.type}\n".replace("'", '"') for each in fields(kind)]
     flat: dict[str, str] = {}

@@ -30,25 +30,6 @@ class LoadKeywords(TypedDict, total=False):
     allow_pickle: bool
 
 
-class DataKeywords(TypedDict, total=False):
-    """Which questions of the data are asked, with which passages, and in which words."""
-
-    split: str | None
-    limit: int | None
-    seed: int | None
-    passages: int | None
-    max_passages: int | None
-    gold_at: Sequence[int] | None
-    retriever: str | None
-    corpus: str | None
-    columns: Mapping[str, str] | None
-    layout: str | None
-    strict: bool
-    template: Any
-    order: str
-    chat: bool
-
-
 class SamplingKeywords(TypedDict, total=False):
     """How answers are generated; None is the sampler's own default."""
 
@@ -73,36 +54,6 @@ class RecordingKeywords(TypedDict, total=False):
     implementation: str
     trace_dtype: str
     detail: Literal["full", "summary"]
-
-
-class RunKeywords(TypedDict, total=False):
-    """Where the work runs, and whether it resumes."""
-
-    batch_size: int
-    engine: str
-    workers: int | None
-    address: str | None
-    gpus_per_worker: float | None
-    resume: bool
-    retry_errors: bool
-
-
-class ScopeKeywords(TypedDict, total=False):
-    """What a study tests, and on how many questions."""
-
-    only: Sequence[str]
-    skip: Sequence[str]
-    beyond: bool
-    full: bool
-    setting: str
-    texts: str
-    offset: int
-    stress_interventions: Sequence[str]
-    detail: Literal["full", "summary"]
-    jobs: int | None
-    interventions: Sequence[str] | None
-    sizes: Mapping[str, int | None] | None
-    stresses: Sequence[str] | None
 
 
 class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
@@ -155,10 +106,8 @@ class StudyKeywords(TypedDict, total=False):
     sampler: str | Mapping[str, Any] | None
     batch_size: int
     workers: int | None
-    address: str | None
     gpus_per_worker: float | None
     resume: bool
-    retry_errors: bool
     family: str | None
     mode: str | None
     revision: str | None

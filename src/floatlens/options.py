@@ -102,12 +102,7 @@ class Data:
     )
     strict: bool = option(False, "Stop at the first line of the data that cannot be used.", rare=True)
     template: Any = option(None, "Text file with the slots {passages} and {question}.", rare=True)
-    order: str = option(
-        "last",
-        "Position of the question: last, first, or both sides of the passages.",
-        flag="question-order",
-        rare=True,
-    )
+    order: str = option("last", "Position of the question: last, first, or both sides of the passages.", flag=None)
     chat: bool = option(True, "Whether the text is put into the model's chat template.", flag=None)
 
     def __post_init__(self) -> None:
@@ -156,11 +151,11 @@ class Recording:
         ("default",), "Statistics beyond the default ones, such as cache_drift,locality,massive,lens_token."
     )
     layers: Collection[int] | None = option(None, "Layers to record, such as 0,4-7 or 0:32:4.")
-    heads: Collection[int] | None = option(None, "Heads to record.", rare=True)
+    heads: Collection[int] | None = option(None, "Heads to record.", flag=None)
     record_steps: Collection[int] | None = option(None, "Steps to record.", rare=True)
     matrices: Sequence[str] = option((), "Full matrices to record: attention, attention_mean, queries, keys.")
     matrix_layers: Collection[int] | None = option(
-        None, "Layers of the full matrices; by default those of --layers.", rare=True
+        None, "Layers of the full matrices; by default those of --layers.", flag=None
     )
     show: Sequence[str] = option(
         (), "Statistics or matrices that are shown at each step without being kept in the trace.", flag=None
@@ -188,14 +183,14 @@ class Run:
     panel: ClassVar[str] = "Run"
 
     batch_size: int = option(16, "Number of questions decoded together.", least=1)
-    engine: str = option("local", "Where to run: local, or ray for a cluster.", recorded=False)
-    workers: int | None = option(None, "Number of processes, one model each; 1 by default.", recorded=False)
-    address: str | None = option(
-        None, "Address of a Ray cluster: auto, host:port or ray://….", recorded=False, rare=True
+    engine: str = option(
+        "local",
+        "Where to run: local, or ray; RAY_ADDRESS names a cluster, such as auto or host:port.",
+        recorded=False,
     )
+    workers: int | None = option(None, "Number of processes, one model each; 1 by default.", recorded=False)
     gpus_per_worker: float | None = option(None, "Number of GPUs per worker.", recorded=False, rare=True)
-    resume: bool = option(False, "Resume the run in --out.", recorded=False)
-    retry_errors: bool = option(False, "With --resume: retry what failed.", recorded=False, rare=True)
+    resume: bool = option(False, "Resume the run in --out; what failed is tried again.", recorded=False)
 
     def check_out(self, out: str | None) -> None:
         """Raise an error if there is nothing to resume."""

@@ -131,8 +131,8 @@ def test_a_refused_resume_prints_all_that_differs_and_nothing_else(checkpoints, 
     common = (checkpoints["arm"], "--data", data, "--limit", 2, "--out", tmp_path / "run")
     ask(*common, "--max-new-tokens", 4)
     with pytest.raises(FloatLensError) as refused:
-        ask(*common[:3], "--limit", 4, *common[5:], "--max-new-tokens", 5, "--question-order", "first", "--resume")
-    differing = 'read.limit: 2, now 4; read.order: "last", now "first"; sampling.max_new_tokens: 4, now 5'
+        ask(*common[:3], "--limit", 4, *common[5:], "--max-new-tokens", 5, "--temperature", 0.5, "--resume")
+    differing = "read.limit: 2, now 4; sampling.max_new_tokens: 4, now 5; sampling.temperature: 0.0, now 0.5"
     assert f"started with other settings ({differing}); use the same" in str(refused.value)
 
 
@@ -190,7 +190,7 @@ def test_the_manifest_tells_models_data_and_template_apart(checkpoints, data, tm
         ask(*common, "--data", mine, "--out", tmp_path / "run", "--resume")
 
 
-def test_a_question_that_failed_is_asked_again_when_told(checkpoints, data, tmp_path, monkeypatch):
+def test_a_resumed_run_asks_a_question_that_failed_again(checkpoints, data, tmp_path, monkeypatch):
     common = (checkpoints["arm"], "--data", data, "--batch-size", 4, "--out", tmp_path / "run", *SHORT)
     ask(*common[:-6], *SHORT, "--batch-size", 4, "--out", tmp_path / "whole")
     real = Lens.generate
@@ -204,10 +204,9 @@ def test_a_question_that_failed_is_asked_again_when_told(checkpoints, data, tmp_
     ask(*common)
     monkeypatch.setattr(Lens, "generate", real)
     assert [e["reason"] for e in RunFolder.open(tmp_path / "run").errors()] == ["cosmic ray"]
-    ask(*common, "--resume")
     rows = pandas.read_parquet(tmp_path / "run" / "answers.parquet").set_index("id")
     assert rows["error"]["../q3"] == "cosmic ray" and rows["error"].notna().sum() == 1
-    ask(*common, "--resume", "--retry-errors")
+    ask(*common, "--resume")
     whole, again = (pandas.read_parquet(tmp_path / n / "answers.parquet") for n in ("whole", "run"))
     assert list(whole["answer"]) == list(again["answer"]) and again["error"].isna().all()
     assert RunFolder.open(tmp_path / "run").errors() == []

@@ -20,7 +20,7 @@ from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
 from floatlens.evaluation.worker import ModelWorker
 from floatlens.options import Sampling
-from floatlens.store.engine import JobFailure
+from floatlens.store.engine import WorkerDied
 from floatlens.store.local import LocalEngine
 
 
@@ -180,7 +180,7 @@ class Deadly(LocalEngine):
         self.seen = []
         for batch in jobs:
             self.seen.append(batch)
-            yield batch, JobFailure("its worker was killed")
+            yield batch, WorkerDied("its worker was killed")
 
 
 def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_result(tokenizer):

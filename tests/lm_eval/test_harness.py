@@ -144,7 +144,7 @@ def test_the_samples_are_traced_on_request(tasks: Path, tmp_path: Path) -> None:
     scored = {f"toy_choice/{i}/{choice}" for i in range(3) for choice in range(2)} | {
         f"toy_text/{i}/0" for i in range(3)
     }
-    assert traces.keys() == written | scored and len(folder.index()) == len(traces)
+    assert traces.keys() == written | scored and len(folder.results()) == len(traces)
     lens = fl.load("tiny-mdm")
     for i, [[text]] in enumerate(plain["toy_write"]):
         assert traces[f"toy_write/{i}"].answer.startswith(text.strip())

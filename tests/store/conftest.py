@@ -89,8 +89,7 @@ def assert_same(made: Path, whole: Path) -> None:
     ours, theirs = (all_runs(RunFolder.open(path)) for path in (made, whole))
     assert [run.path.relative_to(made) for run in ours] == [run.path.relative_to(whole) for run in theirs]
     for run, other in zip(ours, theirs, strict=True):
-        assert (run.path / "index.jsonl").read_bytes() == (other.path / "index.jsonl").read_bytes()
-        assert len(run.results()) == len(other.results())
+        assert [result.to_bytes() for result in run.results()] == [result.to_bytes() for result in other.results()]
         assert run.storage.names("samples") == other.storage.names("samples")
         if (other.path / "answers.parquet").exists():
             tables = [pd.read_parquet(folder.path / "answers.parquet") for folder in (run, other)]

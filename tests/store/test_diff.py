@@ -134,7 +134,7 @@ def test_a_sample_whose_numbers_run_away_is_an_error_of_its_own(
     [error] = RunFolder.open(tmp_path / "run").errors()
     assert error["sample"] == "../q3" and "step 2, first in layer 1" in error["reason"]
     monkeypatch.setattr(Lens, "traces", real)
-    run(*words["trace"], "--out", tmp_path / "run", "--resume", "--retry-errors")
+    run(*words["trace"], "--out", tmp_path / "run", "--resume")
     assert RunFolder.open(tmp_path / "run").errors() == []
     ours, theirs = (RunFolder.open(p).results() for p in (tmp_path / "run", undisturbed["trace"]))
     assert [r.trees for r in ours if r.key[1] == "../q3"] == [r.trees for r in theirs if r.key[1] == "../q3"]

@@ -17,9 +17,10 @@ import pytest
 
 from floatlens.cli import main
 from floatlens.errors import FloatLensError
+from floatlens.options import Run
 from floatlens.store import ray as ray_engine
-from floatlens.store.engine import JobFailure, JobQueue
-from floatlens.store.local import LocalEngine, make_engine
+from floatlens.store.engine import WorkerDied, make_engine, try_again
+from floatlens.store.local import LocalEngine
 from tests.store.conftest import Undisturbed, assert_same
 from tests.store.fork_server import ROOT, ForkServer
 from tests.store.workers import Numbers, Squares, jobs, squares
@@ -31,24 +32,19 @@ EXPECTED = {n: n**2 for n in range(12)}
 
 
 def test_a_job_whose_workers_die_is_tried_again_then_taken_apart_then_given_up() -> None:
-    todo = JobQueue([Numbers((1, 2)), Numbers((3,))])
-    first, other = todo.take(), todo.take()
-    assert first is not None and other is not None
-    assert todo.put_back([first, other], "it died") == []
-    assert todo.take() == (Numbers((1, 2)), 1) and todo.take() == (Numbers((3,)), 0)
-    assert todo.put_back([(Numbers((1, 2)), 1)], "it died") == []
-    assert todo.put_back([(Numbers((1, 2)), 2)], "it died") == []
-    alone, also = todo.take(), todo.take()
-    assert alone is not None and also is not None and {alone[0].numbers, also[0].numbers} <= {(1,), (2,), (1, 2)}
-    assert todo.put_back([(Numbers((1,)), 2)], "it died") == [(Numbers((1,)), JobFailure("it died, 3 times"))]
+    both, other = Numbers((1, 2)), (Numbers((3,)), 0)
+    assert try_again([(both, 0), other], started=True) == ([(both, 1), other], None)
+    assert try_again([(both, 1), other], started=True) == ([(both, 2), other], None)
+    parts = [(Numbers((1,)), 2), (Numbers((2,)), 2)]
+    assert try_again([(both, 2), other], started=True) == ([*parts, other], None)
+    assert try_again([parts[0], other], started=True) == ([other], Numbers((1,)))
+    assert try_again([("a job without parts", 2)], started=True) == ([], "a job without parts")
 
 
 def test_a_job_is_not_to_blame_for_workers_that_die_before_they_start_it() -> None:
-    todo = JobQueue([Numbers((1,)), Numbers((2,))])
-    for _ in range(10):
-        entries = [entry for entry in (todo.take(), todo.take()) if entry is not None]
-        assert todo.put_back(entries, "it died", started=False) == []
-    assert (todo.take(), todo.take()) == ((Numbers((1,)), 0), (Numbers((2,)), 0))
+    jobs = [(Numbers((1,)), 2), (Numbers((2,)), 0)]
+    assert try_again(jobs, started=False) == (jobs, None)
+    assert try_again([], started=True) == ([], None)
 
 
 def test_jobs_are_taken_one_by_one_as_there_is_room(tmp_path: Path) -> None:
@@ -70,10 +66,10 @@ def test_processes_that_die_cost_nothing_and_a_deadly_sample_only_itself(tmp_pat
     worker = Squares(str(tmp_path), once=(3,), deadly=(8,))
     done = list(LocalEngine(workers=2).run(worker, jobs(12)))
     assert squares(done) == {n: s for n, s in EXPECTED.items() if n != 8}
-    assert [job.numbers for job, made in done if isinstance(made, JobFailure)] == [(8,)]
-    [reason] = [made.reason for _, made in done if isinstance(made, JobFailure)]
+    assert [job.numbers for job, made in done if isinstance(made, WorkerDied)] == [(8,)]
+    [reason] = [str(made) for _, made in done if isinstance(made, WorkerDied)]
     assert "killed by SIGKILL" in reason
-    pids = {pid for _, made in done if not isinstance(made, JobFailure) for _, _, pid in made}
+    pids = {pid for _, made in done if not isinstance(made, WorkerDied) for _, _, pid in made}
     assert len(pids) >= 2 and os.getpid() not in pids
 
 
@@ -188,7 +184,7 @@ def ray_actors() -> list[Any]:
 
 
 def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, tmp_path: Path) -> None:
-    engine = make_engine("ray", workers=2)
+    engine = make_engine(Run(engine="ray", workers=2))
     given: list[int] = []
     done: list[Any] = []
     pids: set[int] = set()
@@ -203,7 +199,7 @@ def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without
             yield job
 
     for number, (job, made) in enumerate(engine.run(Squares(str(tmp_path), pause=0.05), work())):
-        assert not isinstance(made, JobFailure)
+        assert not isinstance(made, WorkerDied)
         done.append((job, made))
         pids |= {pid for _, _, pid in made}
         if number == 5:
@@ -222,7 +218,7 @@ def test_a_cluster_without_room_is_told_apart_from_a_slow_one(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floatlens.store.ray.PATIENCE", 1.0)
-    engine = make_engine("ray", workers=1, gpus_per_worker=4)
+    engine = make_engine(Run(engine="ray", workers=1, gpus_per_worker=4))
     with pytest.raises(FloatLensError, match="no Ray worker could start within 1 seconds.*4 GPU"):
         list(engine.run(Squares(str(tmp_path)), jobs(2)))
 
@@ -295,7 +291,6 @@ def test_a_cluster_that_is_started_here_is_closed_to_the_network_and_asks_for_a_
     [
         (("--engine", "dask"), "unknown engine 'dask'"),
         (("--workers", 0), "workers 0 is not a positive number"),
-        (("--address", "auto"), "--address is for the Ray engine"),
         (("--gpus-per-worker", 0.5), "needs whole GPUs"),
     ],
 )

@@ -159,10 +159,10 @@ def test_a_damaged_file_is_set_aside_and_done_again(
 def test_a_resumed_run_must_be_the_same(
     fork_server: ForkServer, words: Words, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    before = (undisturbed["trace"] / "index.jsonl").read_bytes()
+    before = [result.to_bytes() for result in RunFolder.open(undisturbed["trace"]).results()]
     line = (*words["trace"], "--out", undisturbed["trace"], "--resume", "--max-new-tokens", 5)
     assert fork_server.run(*line, errors=tmp_path / "err") == 2
     assert "other settings (sampling.max_new_tokens: 4, now 5)" in (tmp_path / "err").read_text()
-    assert (undisturbed["trace"] / "index.jsonl").read_bytes() == before
+    assert [result.to_bytes() for result in RunFolder.open(undisturbed["trace"]).results()] == before
     manifest = json.loads((undisturbed["trace"] / "manifest.json").read_text())
     assert manifest["arguments"][0] == "trace" and manifest["machine"]["cores"] == os.cpu_count()

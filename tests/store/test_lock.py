@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import time
 from multiprocessing.connection import Connection
@@ -31,16 +31,6 @@ fork = multiprocessing.get_context("fork")
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "run") if request.param == "disk" else f"{request.param}://{tmp_path.name}/run"
-
-
-@pytest.fixture
-def no_kernel_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk without flock, as some network disks are."""
-
-    def flock(*_: Any) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", flock)
 
 
 def claim(place: str | Path, **content: Any) -> None:
@@ -74,7 +64,7 @@ def test_two_processes_do_not_share_a_folder_and_a_dead_one_does_not_hold_it(tmp
     assert (tmp_path / "run" / "lock").exists()
     with RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True):
         pass
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"manifest.json", "index.jsonl", "samples"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"manifest.json", "samples"}
 
 
 @pytest.mark.parametrize(("age", "free"), [(5, False), (3600, True)])
@@ -144,9 +134,7 @@ def start_and_write(place: Path, together: Barrier, answer: Connection) -> None:
 
 
 @pytest.mark.parametrize("state", ["new", "stale"])
-def test_of_processes_that_start_together_on_a_disk_without_kernel_locks_one_writes(
-    tmp_path: Path, no_kernel_locks: None, state: str
-) -> None:
+def test_of_processes_that_start_together_one_writes(tmp_path: Path, state: str) -> None:
     for number in range(3):
         place = tmp_path / str(number)
         if state == "stale":
@@ -164,14 +152,24 @@ def test_of_processes_that_start_together_on_a_disk_without_kernel_locks_one_wri
         assert all(refusal in answer for answer in answers if answer != "written")
 
 
-def test_a_disk_without_kernel_locks_is_locked_by_the_process_number(tmp_path: Path, no_kernel_locks: None) -> None:
-    RunFolder.create(tmp_path / "run", {"asked": {}}).close()
-    assert not (tmp_path / "run" / "lock").exists()
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="when a process began is read from Linux's /proc")
+def test_another_process_with_the_number_of_a_dead_one_does_not_hold_its_lock(place: str) -> None:
+    RunFolder.create(place, {"asked": {}}).close()
+    claim(place, **OTHER, began=lock.process_start(os.getppid()))
+    with pytest.raises(FloatLensError, match="is in use"):
+        RunFolder.create(place, {"asked": {}}, resume=True)
+    claim(place, **OTHER, began="1")
+    RunFolder.create(place, {"asked": {}}, resume=True).close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the state of a process is read from Linux's /proc")
+def test_a_dead_process_that_its_parent_has_not_noticed_does_not_hold_the_lock(tmp_path: Path) -> None:
     holder = start_holder(tmp_path / "run")
-    with pytest.raises(FloatLensError, match=f"is in use by process {holder.pid} on "):
-        RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True)
-    kill(holder)
+    os.kill(holder.pid, signal.SIGKILL)
+    while lock.process_start(holder.pid) is not None:
+        time.sleep(0.01)
     RunFolder.create(tmp_path / "run", {"asked": {}}, resume=True).close()
+    holder.join()
 
 
 def test_a_run_whose_folder_was_taken_over_stops_writing_and_leaves_the_lock_of_the_other(place: str) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from floatlens.cli import main
 from floatlens.errors import FloatLensError
-from floatlens.store.diff import compare
+from floatlens.store.diff import compare, results_differ
 from floatlens.store.folder import Result, RunFolder
 from floatlens.store.lock import read_claim
 from floatlens.store.storage import Storage
@@ -95,7 +95,7 @@ def test_a_run_in_a_bucket_has_the_results_of_one_on_disk(
     assert main.run(line) == 0
     run = RunFolder.open(location)
     found = compare(RunFolder.open(undisturbed["trace"]), run)
-    assert not found.settings and not found.results_differ and found.same == TRACED
+    assert not found["settings"] and not results_differ(found) and found["same"] == TRACED
     assert not run.storage.exists("lock") and len(run.samples()) == TRACED
     assert main.run(line) == 2 and main.run([*line, "--resume"]) == 0
     run.close()
@@ -117,7 +117,7 @@ def test_an_evaluation_that_is_killed_resumes_to_the_same_results(
     fork_server.close()
     assert code == 0, (tmp_path / "err").read_text()
     found = compare(RunFolder.open(undisturbed["eval"]), RunFolder.open(location))
-    assert not found.settings and not found.results_differ and found.same == 2 * QUESTIONS
+    assert not found["settings"] and not results_differ(found) and found["same"] == 2 * QUESTIONS
     assert not storage.exists("lock") and storage.exists("answers.parquet")
 
 

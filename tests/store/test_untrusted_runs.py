@@ -128,7 +128,7 @@ def test_a_copy_of_a_result_counts_once_and_is_set_aside_when_the_run_is_resumed
     [file] = run.storage.names("results")
     copy = (run.path / file).with_name("q1 (conflicted copy of laptop).json")
     shutil.copy(run.path / file, copy)
-    assert len(run.results()) == 1 and len(run.index()) == 1
+    assert len(run.results()) == 1
     run = resume(run.path)
     assert not copy.exists() and (run.path / file).exists() and len(run.storage.names("broken")) == 1
 
@@ -178,7 +178,7 @@ def test_a_study_whose_manifest_is_odd_is_read_as_one_run(tmp_path: Path, asked:
     assert [found.path for found in model_runs(run.path)] == [run.path]
 
 
-FILES = ("manifest.json", "answers.parquet", "results.json", "errors.jsonl", "index.jsonl", "lock", "claims.json")
+FILES = ("manifest.json", "answers.parquet", "results.json", "errors.jsonl", "lock", "claims.json")
 
 
 @pytest.mark.parametrize("name", FILES)

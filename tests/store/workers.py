@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from floatlens.errors import FloatLensError
-from floatlens.store.engine import JobFailure
+from floatlens.store.engine import WorkerDied
 from floatlens.store.storage import Storage
 
 
@@ -59,8 +59,8 @@ class Squares:
         return [Square(number, number**2, os.getpid()) for number in job.numbers]
 
 
-def squares(done: Iterable[tuple[Numbers, list[Square] | JobFailure]]) -> dict[int, int]:
+def squares(done: Iterable[tuple[Numbers, list[Square] | WorkerDied]]) -> dict[int, int]:
     """The squares by number; every number was squared once."""
-    found = [each for _, made in done if not isinstance(made, JobFailure) for each in made]
+    found = [each for _, made in done if not isinstance(made, WorkerDied) for each in made]
     assert len({each.number for each in found}) == len(found)
     return {each.number: each.square for each in found}

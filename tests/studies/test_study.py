@@ -18,7 +18,7 @@ from floatlens.findings.finding import FINDINGS, Finding, condition_of, register
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
 from floatlens.options import Scope
-from floatlens.store.diff import compare
+from floatlens.store.diff import compare, results_differ
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import all_runs, model_runs
 from floatlens.store.storage import Storage
@@ -120,7 +120,7 @@ def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(
     assert last.claims == again.claims
 
 
-def test_questions_that_failed_are_asked_again_when_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_study_asks_questions_that_failed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {**QUICK, "out": tmp_path / "s", "only": ["knowledge"], "limit": 3}
     whole = Lens.generate
 
@@ -134,7 +134,7 @@ def test_questions_that_failed_are_asked_again_when_told(tmp_path: Path, monkeyp
         fl.study("tiny-arm", **given)  # type: ignore[operator]
     [home] = model_runs(tmp_path / "s")
     assert len(home.errors()) == 3
-    fl.study("tiny-arm", **given, resume=True, retry_errors=True)  # type: ignore[operator]
+    fl.study("tiny-arm", **given, resume=True)  # type: ignore[operator]
     assert not home.errors() and pd.read_parquet(tmp_path / "s" / "answers.parquet")["error"].isna().all()
 
 
@@ -189,7 +189,7 @@ def test_a_study_at_a_url_is_that_of_a_disk_and_resumes(tmp_path: Path, monkeypa
     assert at_url == on_disk
     assert len(all_runs(RunFolder.open(url))) == len(all_runs(RunFolder.open(disk.path))) == 3
     same = compare(RunFolder.open(url), RunFolder.open(disk.path))
-    assert same.same and not same.results_differ
+    assert same["same"] and not results_differ(same)
 
 
 def test_a_finding_of_a_plugin_is_studied_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

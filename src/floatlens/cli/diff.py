@@ -21,14 +21,14 @@ def command(
 
     Example: floatlens diff before after
     """
-    from floatlens.store.diff import compare
+    from floatlens.store.diff import compare, lines, results_differ
     from floatlens.store.folder import RunFolder
 
     found = compare(RunFolder.open(first), RunFolder.open(second))
     if as_json:
-        print(json.dumps(found.to_dict()))
+        print(json.dumps(found))
     else:
-        for line in found.lines():
+        for line in lines(found):
             typer.echo(line)
-    if found.results_differ:
+    if results_differ(found):
         raise typer.Exit(1)

@@ -240,7 +240,7 @@ def ablate(
                 how |= {"conditions": tuple(chosen), "workers": 1 if engine.in_process else engine.workers}
                 yield Ablation(name, data, "ablation", questions, **how, count=len(questions) * len(chosen))
 
-    journal = Journal(folder, retry_errors=run.retry_errors, kind=AblationRecord)
+    journal = Journal(folder, kind=AblationRecord)
     records, _ = run_experiments(experiments(), worker, journal, engine=engine, watch=watch)
     answers = answers_table(records, AblationRecord)
     if folder is not None:

@@ -26,7 +26,7 @@ from floatlens.evaluation.worker import Checksums, ModelWorker, error_reason
 from floatlens.keywords import EvaluateKeywords
 from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Recording, Run, Sampling, make
-from floatlens.store.engine import Engine, JobFailure, ProgressCallback
+from floatlens.store.engine import Engine, ProgressCallback, WorkerDied
 from floatlens.store.folder import Claim, RunFolder
 from floatlens.store.local import LocalEngine
 from floatlens.trace.trace import Trace
@@ -148,18 +148,14 @@ class Batch:
 class Journal:
     """The results of a run by key, read from the run folder if there is one, and written to it.
 
-    Parameters
-    ----------
-    retry_errors: drop the results that are errors, so that they are tried again.
-    kind: the class of the records.
-    share_prompts: answer a prompt only once if several questions share it.
+    Results that are errors are dropped, so that they are tried again. `kind` is the class of the records; with
+    `share_prompts`, a prompt that several questions share is answered only once.
     """
 
     def __init__(
         self,
         folder: RunFolder | None = None,
         *,
-        retry_errors: bool = False,
         kind: type[AnswerRecord] = AnswerRecord,
         share_prompts: bool = False,
     ) -> None:
@@ -169,11 +165,10 @@ class Journal:
         if folder is None:
             return
         results = folder.results()
-        if retry_errors:
-            folder.forget(result for result in results if result.value.get("error"))
-            results = [result for result in results if not result.value.get("error")]
-        self.found = {result.key: kind.from_result(result.key, result.value) for result in results}
-        folder.write_errors((record.name, record.error) for record in self.found.values() if record.error)
+        folder.forget(result for result in results if result.value.get("error"))
+        kept = [result for result in results if not result.value.get("error")]
+        self.found = {result.key: kind.from_result(result.key, result.value) for result in kept}
+        folder.write_errors(())
 
     def add(self, record: AnswerRecord, checksums: Checksums | None = None) -> None:
         """Write a result; an error is also listed in errors.jsonl. `checksums` are those of its traces."""
@@ -238,8 +233,8 @@ def run_experiments(
 
     for batch, made in engine.run(worker, batches()):
         key = batch.experiment.key
-        if isinstance(made, JobFailure):  # no worker survived it
-            found: list[tuple[Any, Checksums]] = [(record, {}) for record in batch.lost(made.reason)]
+        if isinstance(made, WorkerDied):  # no worker survived it
+            found: list[tuple[Any, Checksums]] = [(record, {}) for record in batch.lost(str(made))]
         else:
             found, took = made
             seconds[key] += took / engine.workers
@@ -297,11 +292,9 @@ def answer_all(
     *,
     engine: Engine | None = None,
     watch: ProgressCallback | None = None,
-    retry_errors: bool = False,
 ) -> tuple[pd.DataFrame, dict[Key, float | None]]:
     """Return the table of answers of experiments, also written to the run folder, and the answers per second of each."""
-    journal = Journal(folder, retry_errors=retry_errors)
-    records, rates = run_experiments(experiments, worker, journal, engine=engine, watch=watch)
+    records, rates = run_experiments(experiments, worker, Journal(folder), engine=engine, watch=watch)
     answers = answers_table(records)
     if folder is not None:
         folder.write_table("answers", answers)

@@ -215,7 +215,6 @@ class FloatLensLM(TemplateLM):
             return
         for name, context, continuation in named:
             self.traces.replay(name, self._fitted(context, len(continuation)), continuation)
-        self.traces.write_index()
 
     # --- generation ---------------------------------------------------------------------------------------------------
 
@@ -239,8 +238,6 @@ class FloatLensLM(TemplateLM):
                         texts[index] = self._cut(made.ids, until)
                         self.cache_hook.add_partial("generate_until", requests[index].args, texts[index])
                     bar.update(len(part))
-        if self.traces is not None:
-            self.traces.write_index()
         return [texts[index] for index in range(len(requests))]
 
     def _generate(self, names: list[str], prompts: list[list[int]], settings: dict[str, Any]) -> list[Generation]:
@@ -327,10 +324,6 @@ class HarnessTraces:
     def replay(self, name: str, prompt: Sequence[int], answer: Sequence[int]) -> None:
         """Keep the trace of an answer that the harness scores: revealed from left to right, nothing is sampled."""
         self._save([name], [self.lens.replay(Prompt.from_ids(prompt), answer, sample_id=name)])
-
-    def write_index(self) -> None:
-        """Complete the folder's index, after each of the harness's calls."""
-        self.folder.write_index()
 
     def _save(self, names: Sequence[str], traces: Sequence[Trace]) -> None:
         for name, trace in zip(names, traces, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from floatlens.store.folder import Key, Result, RunFolder, differences
@@ -15,69 +15,51 @@ SHOWN = 20
 MISSING = "missing"
 
 
-@dataclass
-class RunDiff:
-    """Fields of the manifests that differ, results that only one run has, and results that differ."""
+def compare(first: RunFolder, second: RunFolder) -> dict[str, Any]:
+    """Compare two runs or studies, result by result; traces are compared by their checksums.
 
-    settings: list[str] = field(default_factory=list)
-    machine: list[str] = field(default_factory=list)
-    only_first: list[Key] = field(default_factory=list)
-    only_second: list[Key] = field(default_factory=list)
-    changed: dict[Key, list[str]] = field(default_factory=dict)
-    same: int = 0
-
-    @property
-    def results_differ(self) -> bool:
-        return bool(self.only_first or self.only_second or self.changed)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "settings": self.settings,
-            "machine": self.machine,
-            "only_first": [list(key) for key in self.only_first],
-            "only_second": [list(key) for key in self.only_second],
-            "changed": [{"key": list(key), "fields": fields} for key, fields in self.changed.items()],
-            "same": self.same,
-        }
-
-    def lines(self) -> Iterator[str]:
-        """A summary to print: counts, and the first few of each kind."""
-        yield f"settings: {len(self.settings)} differ" if self.settings else "settings: the same"
-        yield from (f"  {each}" for each in self.settings[:SHOWN])
-        if self.machine:
-            yield "machine: different"
-            yield from (f"  {each}" for each in self.machine[:SHOWN])
-        total = self.same + len(self.changed)
-        if not self.results_differ:
-            yield f"results: all {total} the same"
-            return
-        yield f"results: {self.same} of {total} in both are the same"
-        for name, keys in (("first", self.only_first), ("second", self.only_second)):
-            if keys:
-                yield f"  only in the {name}: {len(keys)}, such as {', '.join(keys[0])}"
-        for key, fields in list(self.changed.items())[:SHOWN]:
-            yield f"  {', '.join(key)}: {'; '.join(fields[:4])}"
-        if len(self.changed) > SHOWN:
-            yield f"  and {len(self.changed) - SHOWN} more"
-
-
-def compare(first: RunFolder, second: RunFolder) -> RunDiff:
-    """Compare two runs or studies, result by result. Traces are compared by their checksums."""
+    Returns the fields of the manifests that differ (`settings`, `machine`), the keys of results that only one run has
+    (`only_first`, `only_second`), those that differ with their fields (`changed`), and the number of equal ones (`same`).
+    """
     before, after = first.manifest, second.manifest
-    found = RunDiff()
-    for part in SETTINGS:
-        found.settings += differences(before.get(part), after.get(part), part)
-    found.machine = differences(before.get("machine"), after.get("machine"), "machine")
     ours, theirs = (_results(run) for run in (first, second))
-    found.only_first = sorted(ours.keys() - theirs.keys())
-    found.only_second = sorted(theirs.keys() - ours.keys())
-    for key in sorted(ours.keys() & theirs.keys()):
-        fields = fields_that_differ(ours[key], theirs[key])
-        if fields:
-            found.changed[key] = fields
-        else:
-            found.same += 1
-    return found
+    both = sorted(ours.keys() & theirs.keys())
+    differing = {key: fields for key in both if (fields := fields_that_differ(ours[key], theirs[key]))}
+    return {
+        "settings": [each for part in SETTINGS for each in differences(before.get(part), after.get(part), part)],
+        "machine": differences(before.get("machine"), after.get("machine"), "machine"),
+        "only_first": [list(key) for key in sorted(ours.keys() - theirs.keys())],
+        "only_second": [list(key) for key in sorted(theirs.keys() - ours.keys())],
+        "changed": [{"key": list(key), "fields": fields} for key, fields in differing.items()],
+        "same": len(both) - len(differing),
+    }
+
+
+def results_differ(found: Mapping[str, Any]) -> bool:
+    """Whether a comparison found results that differ, or that only one run has."""
+    return bool(found["only_first"] or found["only_second"] or found["changed"])
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a summary of a comparison: counts, and the first few of each kind."""
+    settings, machine, changed = found["settings"], found["machine"], found["changed"]
+    yield f"settings: {len(settings)} differ" if settings else "settings: the same"
+    yield from (f"  {each}" for each in settings[:SHOWN])
+    if machine:
+        yield "machine: different"
+        yield from (f"  {each}" for each in machine[:SHOWN])
+    total = found["same"] + len(changed)
+    if not results_differ(found):
+        yield f"results: all {total} the same"
+        return
+    yield f"results: {found['same']} of {total} in both are the same"
+    for name in ("first", "second"):
+        if keys := found[f"only_{name}"]:
+            yield f"  only in the {name}: {len(keys)}, such as {', '.join(keys[0])}"
+    for each in changed[:SHOWN]:
+        yield f"  {', '.join(each['key'])}: {'; '.join(each['fields'][:4])}"
+    if len(changed) > SHOWN:
+        yield f"  and {len(changed) - SHOWN} more"
 
 
 def fields_that_differ(one: Result, other: Result) -> list[str]:

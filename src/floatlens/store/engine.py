@@ -11,12 +11,16 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
 
+if TYPE_CHECKING:
+    from floatlens.options import Run
+
 MAX_TRIES = 3  # workers that may die with a job before the job is given up
-STARTED = "floatlens: started"  # received from a worker that is ready, or has started a job
+# What a worker sends: STARTED when it is ready or starts a job, PROGRESS of a bar, and the end of a job.
+STARTED, PROGRESS, DONE, FAILED = "started", "progress", "done", "failed"
 # Called with a label and the number of items, if known; returns a function to call once per finished item.
 ProgressCallback = Callable[[str, int | None], Callable[[], None]]
 
@@ -27,27 +31,8 @@ def as_one(watch: ProgressCallback | None, label: str, total: int | None) -> Pro
     return (lambda *_: advance) if advance else None
 
 
-class EngineJob(Protocol):
-    """A unit of work that can be sent to another process."""
-
-    def split(self) -> Sequence[EngineJob]:
-        """The job in its smallest parts: itself, if it is one."""
-        ...
-
-
-J = TypeVar("J", bound=EngineJob)
-R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class JobFailure:
-    """The result of a job that every worker died with."""
-
-    reason: str
-
-
-class WorkerDied(Exception):
-    """Raised when something is received from a worker that is gone; says how it ended."""
+class WorkerDied(FloatLensError):
+    """Says how a worker ended; also the result of a job that every worker died with."""
 
 
 @dataclass(eq=False)
@@ -62,8 +47,8 @@ class RemoteWorker:
     def send(self, job: Any) -> None:
         raise NotImplementedError
 
-    def receive(self) -> Any:
-        """The result of the first job, or STARTED; raises WorkerDied."""
+    def receive(self) -> tuple[Any, ...]:
+        """What the worker sent: STARTED, DONE and the result, or FAILED and the error; raises WorkerDied."""
         raise NotImplementedError
 
     def stop(self) -> None:
@@ -95,11 +80,17 @@ class Engine:
     def shut_down(self) -> None:
         """Stop everything but workers that the engine started."""
 
-    def run(self, worker: Callable[[J], R], jobs: Iterable[J]) -> Iterator[tuple[J, R | JobFailure]]:
-        """Call the worker with each job; yields each job with its result, in any order."""
-        todo = JobQueue(jobs)
-        if todo.empty():
+    def run(self, worker: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """Call the worker with each job; yields each job with its result, in any order.
+
+        A job that kills its workers is split with its method `split`, if it has one, to find the part that does; the result
+        of that part is WorkerDied.
+        """
+        others = ((job, 0) for job in jobs)
+        first = next(others, None)
+        if first is None:  # no worker needs to start
             return
+        repeated = [first]
         if self._worker is not worker:
             self._stop_workers()
         pool, self._worker = self._pool, worker
@@ -109,8 +100,8 @@ class Engine:
             pool += [self.start_worker(worker, number) for number in range(len(pool), self.workers)]
             while True:
                 for filled in range(self.queued):
-                    for each in pool:
-                        if each.ready and len(each.jobs) == filled and (entry := todo.take()) is not None:
+                    for each in (each for each in pool if each.ready and len(each.jobs) == filled):
+                        if entry := repeated.pop(0) if repeated else next(others, None):
                             each.jobs.append(entry)
                             each.send(entry[0])
                 if not any(each.jobs for each in pool) and any(each.ready for each in pool):
@@ -118,7 +109,7 @@ class Engine:
                     return
                 for each in self.wait_for([each for each in pool if each.jobs or not each.ready]):
                     try:
-                        result = each.receive()
+                        kind, *content = each.receive()
                     except WorkerDied as death:
                         each.stop()
                         deaths += 1
@@ -126,16 +117,18 @@ class Engine:
                             raise FloatLensError(
                                 f"workers keep dying (the last {death}); try fewer --workers or a smaller --batch-size"
                             ) from None
-                        yield from todo.put_back(each.jobs, f"its worker {death}", each.started)
+                        again, lost = try_again(each.jobs, each.started)
+                        repeated[:0] = again
+                        if lost is not None:
+                            yield lost, WorkerDied(f"its worker {death}, {MAX_TRIES} times")
                         pool[pool.index(each)] = self.start_worker(worker, each.number)
                         continue
-                    if isinstance(result, str) and result == STARTED:
-                        continue
-                    deaths = 0
-                    job, _ = each.jobs.pop(0)
-                    if isinstance(result, WorkerError):
-                        result.reraise()
-                    yield job, result
+                    if kind in (DONE, FAILED):
+                        deaths = 0
+                        job, _ = each.jobs.pop(0)
+                        if kind == FAILED:
+                            raise content[0]
+                        yield job, content[0]
         finally:
             if not (complete and self._keep):  # workers in the middle of a job cannot be kept
                 self._stop_workers()
@@ -159,75 +152,52 @@ class Engine:
         self._pool.clear()
 
 
-class JobQueue(Generic[J]):
-    """The remaining jobs: first those to repeat, then the others, taken from the iterable when needed."""
+def try_again(jobs: Sequence[tuple[Any, int]], started: bool) -> tuple[list[tuple[Any, int]], Any]:
+    """Return the jobs of a dead worker that are run again, with the number of their tries, and a job that is given up.
 
-    def __init__(self, jobs: Iterable[J]) -> None:
-        self.jobs = iter(jobs)
-        self.repeated: list[tuple[J, int]] = []
-
-    def take(self) -> tuple[J, int] | None:
-        """A job and how often it was tried, or None if none is left."""
-        if self.repeated:
-            return self.repeated.pop(0)
-        job = next(self.jobs, None)
-        return None if job is None else (job, 0)
-
-    def empty(self) -> bool:
-        """Whether no job is left: then no worker needs to start."""
-        entry = self.take()
-        if entry is not None:
-            self.repeated.insert(0, entry)
-        return entry is None
-
-    def put_back(
-        self, entries: Sequence[tuple[J, int]], reason: str, started: bool = True
-    ) -> list[tuple[J, JobFailure]]:
-        """Put back the jobs of a worker that died during the first of them.
-
-        Returns that job with its failure if it should not be tried again. A batch that fails is split first, to find the
-        failing sample. A job that the worker had not `started` is not counted as failed.
-        """
-        if not started or not entries:
-            self.repeated[:0] = entries
-            return []
-        (job, tries), *others = entries
-        self.repeated += others
-        if tries + 1 < MAX_TRIES:
-            self.repeated.insert(0, (job, tries + 1))
-            return []
-        parts: Sequence[Any] = job.split()
-        if len(parts) > 1:
-            self.repeated[:0] = [(part, MAX_TRIES - 1) for part in parts]
-            return []
-        return [(job, JobFailure(f"{reason}, {tries + 1} times"))]
+    Only the first can be to blame, and only if it was started. It is tried again, then split, then given up.
+    """
+    if not started or not jobs:
+        return list(jobs), None
+    (job, tries), *others = jobs
+    if tries + 1 < MAX_TRIES:
+        return [(job, tries + 1), *others], None
+    parts = job.split() if hasattr(job, "split") else [job]
+    if len(parts) > 1:
+        return [*((part, MAX_TRIES - 1) for part in parts), *others], None
+    return others, job
 
 
-@dataclass(frozen=True)
-class WorkerError:
-    """An error of a worker, sent back to the process that sent the job."""
-
-    error: BaseException
-    text: str
-
-    def reraise(self) -> None:
-        """Raise the error here; one that is not meant for users carries the worker's traceback."""
-        if not isinstance(self.error, FloatLensError | OSError):
-            self.error.add_note(f"in a worker:\n{self.text}")
-        raise self.error
-
-
-def run_job(worker: Callable[[J], R], job: J) -> R | WorkerError:
-    """Run a job in a worker process; an error is returned as a value that can be sent."""
+def run_job(worker: Callable[[Any], Any], job: Any) -> tuple[str, Any]:
+    """Run a job in a worker process; an error that is not meant for users carries the worker's traceback."""
     try:
-        return worker(job)
+        return DONE, worker(job)
     except Exception as error:
-        return WorkerError(_make_sendable(error), traceback.format_exc())
+        if not isinstance(error, FloatLensError | OSError):
+            error.add_note(f"in a worker:\n{traceback.format_exc()}")
+        return FAILED, sendable(error)
 
 
-def _make_sendable(error: Exception) -> Exception:
+def sendable(error: Exception) -> Exception:
+    """Return the error, or one with its text if it cannot be sent to another process."""
     try:
         pickle.loads(pickle.dumps(error))  # our own bytes; this only tests whether the error can be pickled
         return error
     except Exception:  # some errors cannot be rebuilt from their arguments
         return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def make_engine(run: Run) -> Engine:
+    """Return the engine that the options describe; raise an error for invalid ones."""
+    from floatlens.store.local import LocalEngine
+
+    count, gpus = 1 if run.workers is None else run.workers, run.gpus_per_worker
+    if run.engine == "ray":
+        from floatlens.store.ray import RayEngine
+
+        return RayEngine(count, gpus or 0.0)
+    if run.engine != "local":
+        raise FloatLensError(f"unknown engine {run.engine!r}; use local or ray")
+    if gpus is not None and gpus != int(gpus):
+        raise FloatLensError(f"the local engine needs whole GPUs, not {gpus}; use --engine ray")
+    return LocalEngine(count, None if gpus is None else int(gpus))

@@ -5,7 +5,6 @@ lock            which process writes here now
 results/        one small file per finished sample, with its checksum and those of the traces it made
 samples/        traces, one Zarr group each
 broken/         results whose checksum did not match; they are computed again
-index.jsonl     the list of results; rebuilt from `results/` when it is missing or out of date
 errors.jsonl    samples that failed, with the reason
 problems.jsonl  lines of the data that could not be used, with the reason
 answers.parquet, findings/, figures/, claims.json: computed from the results at the end
@@ -34,8 +33,8 @@ from floatlens import untrusted
 from floatlens.data.read import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import UNFINISHED, atomic_write, temporary_folder
-from floatlens.store.lock import KERNEL, RunLock, check_nonce, read_claim
 from floatlens.store.lock import NAME as LOCK
+from floatlens.store.lock import RunLock, check_nonce, read_claim
 from floatlens.store.storage import Storage, hash_tree, hash_value
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.summarise import Detail
@@ -44,12 +43,11 @@ if TYPE_CHECKING:
     from floatlens.trace.trace import Trace
 
 MANIFEST = "manifest.json"
-INDEX = "index.jsonl"
 ERRORS = "errors.jsonl"
 RESULTS, SAMPLES, BROKEN = "results", "samples", "broken"
 FOLDERS = (RESULTS, SAMPLES, BROKEN, "figures", "findings", "models", "causes", "replays")
 FILES = (
-    *(MANIFEST, INDEX, ERRORS, PROBLEMS, LOCK, KERNEL, "answers.parquet", "attention.parquet", "results.json"),
+    *(MANIFEST, ERRORS, PROBLEMS, LOCK, "answers.parquet", "attention.parquet", "results.json"),
     *("claims.json", "parts.json", "plan.json", "report.html", "table1.md", "table1.tex", "table1.csv"),
 )
 # Fields that must be the same for a run to be resumed: the machine may change, the model or data set may not.
@@ -125,7 +123,7 @@ class Result:
 class RunFolder:
     """One run, on disk or at a URL that fsspec reaches.
 
-    The process that created or resumed it owns it, and alone writes results, index and manifest. Workers write traces only,
+    The process that created or resumed it owns it, and alone writes results and manifest. Workers write traces only,
     under the owner's claim.
 
     >>> import tempfile
@@ -251,10 +249,9 @@ class RunFolder:
             del self.__dict__["path"]
 
     def finish(self) -> None:
-        """Complete the run: write its index, upload all other files, and release the lock."""
+        """Complete the run: upload all other files, and release the lock."""
         self.check_lock()
         self.storage.remove_partial()  # of workers that were killed
-        self.write_index()
         self.upload()
         self.close()
 
@@ -310,7 +307,6 @@ class RunFolder:
         """
         self.storage.remove_partial()
         moved: list[str] = []
-        kept: list[Result] = []
         for name, result in list(self._records()):
             if isinstance(result, str):
                 moved.append(result)
@@ -321,9 +317,6 @@ class RunFolder:
                 moved.append(f"{broken[0]}: the checksum does not match")
                 for each in (name, *(tree for tree in broken if self.storage.exists(tree))):
                     self._move_to_broken(each)
-            else:
-                kept.append(result)
-        self._write_index(kept)
         return moved
 
     def _move_to_broken(self, name: str) -> None:
@@ -336,27 +329,6 @@ class RunFolder:
         self.check_lock()
         for result in results:
             self.storage.remove(result.file)
-
-    # --- the index ----------------------------------------------------------------------------------------------------
-
-    def index(self) -> list[dict[str, Any]]:
-        """One line per result: its key, its file and its checksum. Rebuilt if it does not match the files."""
-        files = self.storage.names(RESULTS)
-        try:
-            lines = [json.loads(line) for line in self.storage.read(INDEX).decode().splitlines()]
-            if sorted(line["file"] for line in lines) == files:
-                return lines
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        return [_index_line(result) for result in self.results()]
-
-    def write_index(self) -> None:
-        """Write index.jsonl from the results."""
-        self._write_index(self.results())
-
-    def _write_index(self, results: Iterable[Result]) -> None:
-        lines = [json.dumps(_index_line(result)) for result in sorted(results, key=lambda result: result.key)]
-        self.storage.write(INDEX, "".join(line + "\n" for line in lines).encode())
 
     # --- traces -------------------------------------------------------------------------------------------------------
 
@@ -524,11 +496,6 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
     )
 
 
-def _index_line(result: Result) -> dict[str, Any]:
-    digest = hash_value({"value": result.value, "trees": result.trees})
-    return {"key": list(result.key), "file": result.file, "sha256": digest}
-
-
 def _only_leftovers(root: Path) -> bool:
     """Whether a folder contains only what a run creates before its manifest: anything else is somebody else's file."""
     for path in root.iterdir():
@@ -537,7 +504,7 @@ def _only_leftovers(root: Path) -> bool:
         elif path.name == LOCK:
             mine = path.is_file() and (path.stat().st_size == 0 or "nonce" in read_claim(Storage(root)))
         else:
-            mine = UNFINISHED.fullmatch(path.name) is not None or (path.name == KERNEL and path.stat().st_size == 0)
+            mine = UNFINISHED.fullmatch(path.name) is not None
         if not mine:
             return False
     return True

@@ -12,33 +12,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from floatlens.errors import FloatLensError
 from floatlens.store.engine import (
+    PROGRESS,
     STARTED,
     Engine,
-    J,
-    JobFailure,
     ProgressCallback,
-    R,
     RemoteWorker,
     WorkerDied,
     run_job,
+    sendable,
 )
 
 T = TypeVar("T")
-GRACE = 5.0  # seconds that an idle worker has to end
 _connection: Connection | None = None  # in a worker process: to the process that sends its jobs
-
-
-class Progress(NamedTuple):
-    """A message of a worker about a progress bar: its name, its label and length when it begins."""
-
-    name: str
-    label: str | None = None
-    total: int | None = None
 
 
 @dataclass
@@ -54,7 +44,7 @@ class LocalEngine(Engine):
         self.watch: ProgressCallback | None = None
         self.advance: dict[str, Callable[[], None]] = {}
 
-    def run(self, worker: Callable[[J], R], jobs: Iterable[J]) -> Iterator[tuple[J, R | JobFailure]]:
+    def run(self, worker: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         if self.in_process:
             return ((job, worker(job)) for job in jobs)
         return super().run(worker, jobs)
@@ -66,12 +56,12 @@ class LocalEngine(Engine):
         found = wait([worker.connection for worker in workers])
         return [worker for worker in workers if worker.connection in found]
 
-    def show(self, progress: Progress) -> None:
-        """Show what a worker says about its progress."""
-        if self.watch is not None and progress.label is not None:
-            self.advance[progress.name] = self.watch(progress.label, progress.total)
+    def show(self, name: str, label: str | None = None, total: int | None = None) -> None:
+        """Begin a worker's progress bar if it has a label, otherwise advance it."""
+        if self.watch is not None and label is not None:
+            self.advance[name] = self.watch(label, total)
         elif self.watch is not None:
-            self.advance[progress.name]()
+            self.advance[name]()
 
 
 class LocalWorker(RemoteWorker):
@@ -92,9 +82,9 @@ class LocalWorker(RemoteWorker):
         with contextlib.suppress(OSError):  # if it died, this is detected when reading from it
             self.connection.send(job)
 
-    def receive(self) -> Any:
+    def receive(self) -> tuple[Any, ...]:
         try:
-            found = self.connection.recv()
+            kind, *content = self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode
@@ -102,16 +92,14 @@ class LocalWorker(RemoteWorker):
             raise WorkerDied(
                 f"was killed by {signal.Signals(-code).name}" if killed and code else f"ended with code {code}"
             ) from None
-        if isinstance(found, Progress):
-            self.engine.show(found)
-            return STARTED
-        self.started = isinstance(found, str) and found == STARTED
-        return found
+        if kind == PROGRESS:
+            self.engine.show(*content)
+        else:
+            self.started = kind == STARTED
+        return kind, *content
 
     def stop(self) -> None:
         self.connection.close()
-        if not self.jobs:
-            self.process.join(GRACE)  # an idle worker ends by itself, and releases its semaphores
         self.process.kill()
         self.process.join()
 
@@ -119,37 +107,31 @@ class LocalWorker(RemoteWorker):
 def serve_jobs(
     connection: Connection, worker: Callable[[Any], Any], number: int, workers: int, gpus_per_worker: int | None
 ) -> None:
-    """Run the jobs that arrive in a worker process, until the process that sends them is gone.
-
-    An idle worker returns, so that Python cleans up: Blosc makes a named semaphore, which would leak.
-    """
+    """Run the jobs that arrive in a worker process, until it is killed or the process that sends them is gone."""
     global _connection
     _connection = connection
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that sends the jobs decides
+    if "fork" in multiprocessing.get_all_start_methods():
+        # In a spawned process, locks such as Blosc's are semaphores with a name, which a killed process leaks. Under
+        # this method they have none. It starts no process here: engines choose theirs themselves.
+        multiprocessing.set_start_method("fork", force=True)
     use_own_devices(number, workers, gpus_per_worker)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    idle = threading.Event()
-    idle.set()
 
     def receive() -> None:  # always reading, so that neither side waits for the other to read
         while True:
             try:
                 jobs.put(connection.recv())
             except (EOFError, OSError):
-                if not idle.is_set():
-                    os._exit(0)
-                jobs.put(None)
-                return
+                os._exit(0)
 
     threading.Thread(target=receive, daemon=True).start()
-    while (job := jobs.get()) is not None:
-        idle.clear()
+    while True:
+        job = jobs.get()
         with contextlib.suppress(OSError):  # the process that sent the job is gone
-            connection.send(STARTED)
-            result = run_job(worker, job)
-            idle.set()
-            connection.send(result)
+            connection.send((STARTED,))
+            connection.send(run_job(worker, job))
 
 
 def die_with_parent() -> None:
@@ -177,59 +159,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def make_engine(
-    name: str = "local",
-    *,
-    workers: int | None = None,
-    address: str | None = None,
-    gpus_per_worker: float | None = None,
-) -> Engine:
-    """The engine that the options of the command line describe.
-
-    >>> make_engine("local", workers=2).workers
-    2
-    """
-    count = 1 if workers is None else workers
-    if name == "ray":
-        from floatlens.store.ray import RayEngine
-
-        return RayEngine(count, gpus_per_worker or 0.0, address)
-    if name != "local":
-        raise FloatLensError(f"unknown engine {name!r}; use local or ray")
-    if address is not None:
-        raise FloatLensError("--address is for the Ray engine; add --engine ray")
-    if gpus_per_worker is not None and gpus_per_worker != int(gpus_per_worker):
-        raise FloatLensError(f"the local engine needs whole GPUs, not {gpus_per_worker}; use --engine ray")
-    return LocalEngine(count, None if gpus_per_worker is None else int(gpus_per_worker))
-
-
-# --- calls of a function ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Call:
-    """A job of `run_all`: the arguments of one call."""
-
-    index: int
-    arguments: tuple[Any, ...]
-
-    def split(self) -> list[Call]:
-        return [self]
-
-
-@dataclass
-class CallFunction:
-    """The worker of `run_all`."""
-
-    function: Callable[..., Any]
-
-    def __call__(self, call: Call) -> Any:
-        try:
-            return self.function(*call.arguments, watch=_send_progress)
-        except Exception as error:  # returned as a value, so that the other calls go on
-            return error
-
-
 def run_all(
     function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], jobs: int, watch: ProgressCallback | None = None
 ) -> list[T | BaseException]:
@@ -238,24 +167,23 @@ def run_all(
     Returns each result, or the exception that a task raised. A small model uses one core, so a study gives each model its
     own process.
     """
-    found: dict[int, Any] = {}
-    if jobs <= 1 or len(tasks) <= 1:
-        for index, task in enumerate(tasks):
-            try:
-                found[index] = function(*task, watch=watch)
-            except Exception as error:
-                found[index] = error
-        return [found[index] for index in range(len(tasks))]
-    engine = LocalEngine(min(jobs, len(tasks)))
+    parallel = jobs > 1 and len(tasks) > 1
+    engine = LocalEngine(min(jobs, len(tasks)) if parallel else 1)
     engine.queued, engine.watch = 1, watch
-    calls = [Call(index, task) for index, task in enumerate(tasks)]
-    for call, result in engine.run(CallFunction(function), calls):
-        found[call.index] = FloatLensError(result.reason) if isinstance(result, JobFailure) else result
-    return [found[index] for index in range(len(tasks))]
+    call = partial(_call, function, _send_progress if parallel else watch)
+    found = {number: result for (number, _), result in engine.run(call, enumerate(tasks))}
+    return [found[number] for number in range(len(tasks))]
+
+
+def _call(function: Callable[..., Any], watch: ProgressCallback | None, task: tuple[int, tuple[Any, ...]]) -> Any:
+    try:
+        return function(*task[1], watch=watch)
+    except Exception as error:  # returned as a value, so that the other tasks go on
+        return sendable(error)
 
 
 def _send_progress(label: str, total: int | None) -> Callable[[], None]:
     connection, name = _connection, f"{os.getpid()} {label}"
     assert connection is not None
-    connection.send(Progress(name, label, total))
-    return lambda: connection.send(Progress(name))
+    connection.send((PROGRESS, name, label, total))
+    return lambda: connection.send((PROGRESS, name))

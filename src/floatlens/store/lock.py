@@ -1,16 +1,14 @@
 """The lock of a run folder: one run writes to it at a time, and a dead process does not hold it.
 
-The file `lock` is a claim. It is created on the condition that there is none, names its process, has a random nonce and
-is renewed every few seconds. A claim that is not renewed for a while is stale and may be replaced. Before a
-result is written, the claim must still have the nonce of its run, so a run that was stopped for minutes and replaced
-meanwhile does not write again. On a disk the kernel's lock (filelock) is taken first: it ends with its process in any case,
-so a run can be resumed immediately.
+The file `lock` is a claim, on a disk as at a URL. It is created on the condition that there is none, names its process, has
+a random nonce and is renewed every few seconds. The claim of a process of this machine is stale when that process is gone,
+one of another machine when it is not renewed for a while; a stale claim may be replaced. Before a result is written, the
+claim must still have the nonce of its run, so a run that was stopped for minutes and replaced meanwhile writes no more.
 """
 
 from __future__ import annotations
 
 import atexit
-import errno
 import hashlib
 import json
 import os
@@ -22,16 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from floatlens.errors import FloatLensError
 from floatlens.store.storage import Storage
 
 NAME = "lock"
-KERNEL = "lock.kernel"  # separate from the claim, since other processes open the file that the kernel locks
 BEAT = 20.0  # seconds between two renewals
 STALE = 90.0  # seconds without a renewal after which the process counts as dead
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)  # a disk without kernel locks
 SETTLE = 0.2  # seconds after which a replaced claim is read again: another process may have replaced it too
 _HELD: set[str] = set()  # nonces of the locks of this process
 
@@ -43,20 +37,15 @@ class RunLock:
         self.storage = storage
         self.pid = os.getpid()
         self.nonce = uuid.uuid4().hex
-        self.kernel = self._lock_kernel()
-        try:
-            self._claim()
-        except BaseException:
-            self._release_kernel()
-            raise
+        _HELD.add(self.nonce)
+        self._claim()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew_until_stopped, name="floatlens-lock", daemon=True)
         self._thread.start()
-        _HELD.add(self.nonce)
         atexit.register(self.release)
 
     def release(self) -> None:
-        """Remove the claim, if it is still this one's, and release the kernel's lock."""
+        """Remove the claim, if it is still this one's."""
         atexit.unregister(self.release)
         if self.pid != os.getpid():  # a forked child
             return
@@ -68,8 +57,6 @@ class RunLock:
                 self.storage.remove(NAME)
         except (OSError, FloatLensError):
             pass
-        finally:
-            self._release_kernel()
 
     def _claim(self) -> None:
         try:
@@ -81,21 +68,17 @@ class RunLock:
             if self._is_alive(claim):
                 raise self._in_use() from None
             self.storage.write(NAME, self._content())
-            if self.kernel is None:
-                time.sleep(SETTLE)
+            time.sleep(SETTLE)
         if read_claim(self.storage).get("nonce") != self.nonce:
             raise self._in_use()
 
     def _is_alive(self, claim: dict[str, Any]) -> bool:
         """Whether the process of a claim may still write."""
-        if not claim and self.kernel is not None:
-            return False  # a process that died before it could write its claim
         if claim and claim.get("machine") == machine_id():
-            if self.kernel is not None and claim.get("kernel"):
-                return False  # it would hold the kernel's lock
             if claim.get("pid") == os.getpid():  # this process, or a dead one that had its number
                 return claim.get("nonce") in _HELD
-            return _process_exists(claim.get("pid"))
+            began = process_start(claim.get("pid"))
+            return began is not None and claim.get("began", began) == began  # another process may have its number now
         try:
             age = self.storage.age(NAME)
         except FileNotFoundError:
@@ -111,7 +94,7 @@ class RunLock:
         claim = {
             "pid": self.pid,
             "machine": machine_id(),
-            "kernel": self.kernel is not None,
+            "began": process_start(self.pid),
             "nonce": self.nonce,
             "time": time.time(),
         }
@@ -130,32 +113,6 @@ class RunLock:
                 self.storage.write(NAME, self._content())
             except (OSError, FloatLensError):  # a full disk, or no longer ours: the next write of a result checks again
                 continue
-
-    def _lock_kernel(self) -> filelock.BaseFileLock | None:
-        """The kernel's lock; None at a URL and on a disk without such locks."""
-        if self.storage.folder is None:
-            return None
-        path = self.storage.folder / KERNEL
-        if path.is_symlink():
-            raise FloatLensError(f"{path} is a link; remove it")
-        lock = filelock.FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            raise self._in_use() from None
-        except NotImplementedError:
-            return None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            return None
-        return lock
-
-    def _release_kernel(self) -> None:
-        if self.kernel is not None:
-            # Removed while it is held. A process that opened it before and locks it now still has to make a claim.
-            Path(self.kernel.lock_file).unlink(missing_ok=True)
-            self.kernel.release()
 
 
 def read_claim(storage: Storage) -> dict[str, Any]:
@@ -191,13 +148,18 @@ def machine_id() -> str:
     return hashlib.sha256(f"{socket.gethostname()} {boot}".encode()).hexdigest()[:16]
 
 
-def _process_exists(pid: object) -> bool:
+def process_start(pid: object) -> str | None:
+    """When a process of this machine began, in ticks since the boot; empty where that is unknown, None without a process."""
     if not isinstance(pid, int) or pid < 1:
-        return False
+        return None
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
-        return False
+        return None
     except PermissionError:
-        return True
-    return True
+        pass
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return ""
+    return None if state == "Z" else fields[18]  # a dead process whose parent has not noticed yet does not write

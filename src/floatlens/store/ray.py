@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.store.engine import STARTED, Engine, J, JobFailure, R, RemoteWorker, WorkerDied, run_job
+from floatlens.store.engine import STARTED, Engine, RemoteWorker, WorkerDied, run_job
 
 PATIENCE = 300.0  # seconds to wait for a first worker
 LOCAL = "local"  # Ray's name for a new cluster on this machine
@@ -25,11 +25,10 @@ OBJECT_STORE = 200 * 2**20  # bytes of a cluster that is started here; only prom
 
 @dataclass
 class RayEngine(Engine):
-    """Actors on the cluster at `address` ("auto", "ray://…", host:port), or on one that is started here."""
+    """Actors on the cluster that RAY_ADDRESS names ("auto", "ray://…", host:port), or on one that is started here."""
 
     workers: int = 1
     gpus_per_worker: float = 0.0
-    address: str | None = None
     cpus_per_worker: float = 1.0
 
     def __post_init__(self) -> None:
@@ -37,8 +36,8 @@ class RayEngine(Engine):
         self.connected_here = False
         self.since = 0.0  # when the last worker was started
 
-    def run(self, worker: Callable[[J], R], jobs: Iterable[J]) -> Iterator[tuple[J, R | JobFailure]]:
-        import_ray(private=self._address() == LOCAL)  # one that is missing is reported before anything is planned
+    def run(self, worker: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        import_ray(private=_address() == LOCAL)  # one that is missing is reported before anything is planned
         return super().run(worker, jobs)
 
     def start_worker(self, worker: Callable[[Any], Any], number: int) -> RayWorker:
@@ -66,7 +65,7 @@ class RayEngine(Engine):
         """Join the cluster, or start one on this machine; False if this process had joined one before."""
         if ray.is_initialized():
             return False
-        address = self._address()
+        address = _address()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address == LOCAL:
             cores = max(os.cpu_count() or 1, int(self.workers * self.cpus_per_worker))
@@ -77,16 +76,17 @@ class RayEngine(Engine):
             raise FloatLensError(f"the Ray cluster at {address!r} cannot be reached: {_first_line(error)}") from None
         return True
 
-    def _address(self) -> str:
-        """Where the cluster is. Ray by itself would join any cluster that it finds on this machine."""
-        return self.address or os.environ.get("RAY_ADDRESS") or LOCAL
-
     def _explain_no_room(self, ray: Any) -> str:
         resources = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
         return (
             f"no Ray worker could start within {PATIENCE:.0f} seconds: each needs {self.cpus_per_worker} CPU and "
             f"{self.gpus_per_worker} GPU, the cluster has {resources}; use fewer --gpus-per-worker or a larger cluster"
         )
+
+
+def _address() -> str:
+    """Where the cluster is. Ray by itself would join any cluster that it finds on this machine."""
+    return os.environ.get("RAY_ADDRESS") or LOCAL
 
 
 class RayWorker(RemoteWorker):
@@ -104,9 +104,9 @@ class RayWorker(RemoteWorker):
     def send(self, job: Any) -> None:
         self.references.append(self.actor.run.remote(job))
 
-    def receive(self) -> Any:
+    def receive(self) -> tuple[Any, ...]:
         try:
-            result = self.ray.get(self.reference)
+            sent: tuple[Any, ...] = self.ray.get(self.reference)
         except self.ray.exceptions.RayTaskError as error:
             raise FloatLensError(f"a Ray worker could not start: {_last_line(error)}") from error
         except self.ray.exceptions.RayError as error:  # the actor died, or its node with the result
@@ -114,10 +114,8 @@ class RayWorker(RemoteWorker):
                 raise FloatLensError(f"a Ray worker could not start: {_last_line(error)}") from error
             raise WorkerDied(f"on Ray died: {_first_line(error)}; see Ray's logs") from None
         self.references.pop(0)
-        if self.ready:
-            return result
         self.ready = True
-        return STARTED
+        return sent
 
     def stop(self) -> None:
         self.ray.kill(self.actor, no_restart=True)
@@ -129,10 +127,10 @@ class RayActor:
     def __init__(self, worker: Callable[[Any], Any]) -> None:
         self.worker = worker
 
-    def start(self) -> bool:
-        return True
+    def start(self) -> tuple[str]:
+        return (STARTED,)
 
-    def run(self, job: Any) -> Any:
+    def run(self, job: Any) -> tuple[str, Any]:
         return run_job(self.worker, job)
 
 

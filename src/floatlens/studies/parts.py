@@ -106,16 +106,16 @@ def study_model(
     watch: ProgressCallback | None = None,
 ) -> ModelOutcome:
     """Run all parts for a model; a killed run resumes, and a finished one is not repeated."""
-    does, retry = engine or LocalEngine(), plan.run.retry_errors
+    does = engine or LocalEngine()
     asked = {"model": model, **plan.asked()}
     with RunFolder.create(path, plan.manifest(asked, [model]), resume=True) as folder, does.keep_workers():
         storage = folder.storage
         before = ModelOutcome(**json.loads(storage.read(STATUS))) if storage.exists(STATUS) else None
-        if before is not None and not before.failed and not (retry and has_failures(folder)):
+        if before is not None and not before.failed and not has_failures(folder):
             return before
         worker = ModelWorker(plan.load)
         lens = worker.planning_lens(model, does.in_process)
-        journal = Journal(folder, retry_errors=retry, share_prompts=True)
+        journal = Journal(folder, share_prompts=True)
         shared = ModelStudy(plan, model, lens, plan.sources(), folder, journal, worker, does, watch)
         outcome = ModelOutcome(model, notes=shared.notes)
         for name in plan.parts:

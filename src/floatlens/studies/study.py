@@ -26,9 +26,9 @@ from floatlens.keywords import StudyKeywords
 from floatlens.lens import Lens
 from floatlens.options import Data, Load, Run, Sampling, Scope
 from floatlens.options import make as make_options
-from floatlens.store.engine import Engine, ProgressCallback
+from floatlens.store.engine import Engine, ProgressCallback, make_engine
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
-from floatlens.store.local import make_engine, run_all
+from floatlens.store.local import run_all
 from floatlens.store.lock import NAME as LOCK
 from floatlens.store.runs import MODELS, model_runs
 from floatlens.store.storage import Storage
@@ -130,9 +130,7 @@ def run_study(
     for plan in plans:
         check(plan)
     run, jobs = plans[0].run, plans[0].scope.jobs or 1
-    does = engine or make_engine(
-        run.engine, workers=run.workers, address=run.address, gpus_per_worker=run.gpus_per_worker
-    )
+    does = engine or make_engine(run)
     at_once = jobs if does.in_process else 1
     sources = [source for plan in plans for source in plan.sources()]
     plan_of = {model: plan for plan in plans for model in plan.models}

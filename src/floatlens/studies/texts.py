@@ -94,7 +94,7 @@ def run_texts(shared: ModelStudy) -> None:
     finding, tested = split_texts(texts)
     manifest = plan.manifest({"model": model, "texts": source}, [model])
     with RunFolder.create(shared.folder.inside(TEXTS), manifest, resume=True) as folder:
-        journal = Journal(folder, retry_errors=plan.run.retry_errors, kind=TextRecord)
+        journal = Journal(folder, kind=TextRecord)
 
         def read_under(by_condition: Mapping[str, Mapping[str, Text]], why: str) -> list[TextRecord]:
             jobs = []
