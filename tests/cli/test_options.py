@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from floatlens.cli.main import COMMANDS, list_options
+from floatlens.cli.main import COMMANDS, PANELS, list_options
 from floatlens.cli.options import parse_numbers
 from floatlens.errors import FloatLensError
+from floatlens.models.family import FAMILIES
 from floatlens.options import GROUPS, Data, Load, Recording, Run, Sampling, Scope
 from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
@@ -62,6 +64,27 @@ def test_help_lists_the_common_options_and_help_all_the_rare_ones_too() -> None:
     shown, every = run("trace", "--help").stdout, run("trace", "--help-all").stdout
     assert "--layers" in shown and "--trace-dtype" not in shown and "trace --help-all" in shown
     assert "--layers" in every and "--trace-dtype" in every
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_panels_in_order_whole_examples_and_no_type_beside_flags(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(command, "--help").stdout
+    panels = [panel for panel in re.findall(r"─ (\w+) ─", shown) if panel not in ("Arguments", "Options")]
+    assert panels == [panel for panel in PANELS if panel in panels]
+    assert "<bool>" not in shown
+    module = importlib.import_module(f"floatlens.cli.{COMMANDS[command][0]}")
+    examples = re.findall(r"^ {8}(floatlens .*)$", module.command.__doc__ or "", re.MULTILINE)
+    assert [example for example in examples if not any(line.strip() == example for line in shown.splitlines())] == []
+
+
+def test_models_lists_hub_ids_whole_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("models").stdout
+    assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
+    assert all(family.example in shown for family in FAMILIES.values())
 
 
 def test_settings_of_one_sampler_are_typed_and_unknown_ones_refused(tmp_path: Path) -> None:

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import typer
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.errors import FloatLensError
-from floatlens.options import Data, Load, Run, Sampling
+from floatlens.options import Data, Load, Run, Sampling, option
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The interventions, their doses and their controls."""
+
+    panel: ClassVar[str] = "Decoding"
+
+    intervention: list[str] | None = option(
+        None, 'Such as "mask-anchors(rule=top({n}))"; repeat for several. Default: those that the claims need.'
+    )
+    doses: str | None = option(None, "Values of {n} in the interventions, such as 1,2,4,8.")
+    controls: str = option("0,1", "Seeds of the matched random controls, such as 0,1,2.")
+
+
+DEFAULTS = Changes()
 
 
 def command(
     models: common.Models,
     data: common.DataSets,
-    intervention: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--intervention",
-            help='Such as "mask-anchors(rule=top({n}))"; repeat for several. Default: those that the claims need.',
-        ),
-    ] = None,
-    doses: Annotated[str | None, typer.Option(help="Values of {n} in the interventions, such as 1,2,4,8.")] = None,
-    controls: Annotated[str, typer.Option(help="Seeds of the matched random controls, such as 0,1,2.")] = "0,1",
+    changes: Changes = DEFAULTS,
     reading: Data = Data(limit=100),
     sampling: Sampling = Sampling(max_new_tokens=16),
     loading: Load = Load(),
@@ -37,47 +45,39 @@ def command(
 
         floatlens ablate tiny-mdm tiny-arm --data world:fresh --limit 50 --out causes
 
-        floatlens ablate tiny-mdm --data world:fresh --intervention "mask-anchors(rule=top({n}))" --doses 1,2,4,8
+        floatlens ablate tiny-mdm --data world --intervention "soft-cap({n})"
 
-        floatlens ablate tiny-mdm --data world:fresh --intervention "mask-positions(region=gold)" --json
+        floatlens ablate tiny-mdm --data world --intervention "mask-anchors" --json
     """
     from floatlens.evaluation.conditions import conditions
     from floatlens.evaluation.sources import open_sources
+    from floatlens.store.engine import make_engine
 
     running.check_out(out)
     if reading.gold_at:
         raise FloatLensError("--gold-at is an option of trace, study and eval; leave it out")
     models = list(dict.fromkeys(models))
-    chosen = [float(n) for n in common.parse_numbers(doses, "--doses") or ()] or None
-    seeds = common.parse_numbers(controls, "--controls") or []
+    chosen = [float(n) for n in common.parse_numbers(changes.doses, "--doses") or ()] or None
+    seeds = common.parse_numbers(changes.controls, "--controls") or []
+    intervention = changes.intervention
     if intervention:
         conditions(intervention, chosen, seeds)
-    engine = common.make_engine(running)
+    engine = make_engine(running)
     sources = open_sources(data, reading)
     samples = {source.label: list(source.samples()) for source in sources}
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.shared import (
-        bar,
-        check_answered,
-        check_device,
-        check_settings,
-        finish_run,
-        judge,
-        open_run,
-        print_json,
-    )
     from floatlens.evaluation.ablate import ablate, effects
     from floatlens.evaluation.worker import ModelWorker
     from floatlens.findings.causes import causes
 
-    check_device(loading, running)
-    check_settings(models, loading, sampling)
+    shared.check_device(loading, running)
+    shared.check_settings(models, loading, sampling)
     check_interventions(models, loading, intervention, chosen, seeds)
     asked: dict[str, Any] = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
     asked |= {"interventions": intervention, "doses": chosen, "controls": seeds}
-    with open_run(out, "ablate", models, asked, running.resume) as folder:
-        with bar() as watch:
+    with shared.open_run(out, "ablate", models, asked, running.resume) as folder:
+        with shared.bar() as watch:
             answers = ablate(
                 models,
                 samples,
@@ -92,11 +92,11 @@ def command(
                 engine=engine,
                 worker=ModelWorker(loading),
             )
-        check_answered(answers)
-        found = {"results": effects(answers), "claims": judge(causes, answers, folder, "causes")}
-        finish_run(folder, sampling, sources, found)
+        shared.check_answered(answers)
+        found = {"results": effects(answers), "claims": shared.judge(causes, answers, folder, "causes")}
+        shared.finish_run(folder, sampling, sources, found)
     if as_json:
-        print_json(found)
+        shared.print_json(found)
     else:
         show(found)
 
@@ -121,9 +121,8 @@ def check_interventions(
 
 def show(found: dict[str, Any]) -> None:
     """Print a table of the effects, and the verdicts."""
-    from floatlens.cli.shared import claim_lines, make_console, print_notes, print_table, problem_lines
 
-    console = make_console()
+    console = shared.make_console()
     measured = {"agreement": "agrees", "kl": "KL", "gold_perplexity": "gold ppl", "well_formed": "formed"}
     rows = [
         (
@@ -136,10 +135,10 @@ def show(found: dict[str, Any]) -> None:
         for row in found["results"]
     ]
     columns = ("model", "data", "intervention", "n", "accuracy", "change", "beyond control", *measured.values())
-    print_table(console, columns, rows)
-    for line in claim_lines(found["claims"]):
+    shared.print_table(console, columns, rows)
+    for line in shared.claim_lines(found["claims"]):
         console.print(line, markup=False)
-    print_notes(problem_lines(found["problems"]))
+    shared.print_notes(shared.problem_lines(found["problems"]))
 
 
 def _spell(value: float | None) -> str:

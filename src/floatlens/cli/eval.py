@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 from floatlens.options import Data, Load, Run, Sampling
 
@@ -38,30 +39,30 @@ def command(
 
     Examples:
 
-        floatlens eval tiny-mdm tiny-arm --data world --both --limit 200 --out table1
+        floatlens eval tiny-mdm tiny-arm --data world --both --out table1
 
         floatlens eval tiny-mdm --data nq.jsonl.gz --max-passages 5 --json
 
-        floatlens eval tiny-arm --data questions.csv --retriever bm25 --corpus wiki.jsonl
+        floatlens eval tiny-arm --data my.csv --retriever bm25 --corpus wiki.jsonl
     """
     from floatlens.evaluation.planning import CLOSED, OPEN
     from floatlens.evaluation.sources import open_sources, place_gold
+    from floatlens.store.engine import make_engine
 
     if closed_book and both:
         raise FloatLensError("--closed-book and --both cannot be combined; --both asks without and with passages")
     running.check_out(out)
     conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.closed_book else (OPEN,)
     models = list(dict.fromkeys(models))
-    engine = common.make_engine(running)
+    engine = make_engine(running)
     sources = open_sources(data, reading, conditions)
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.shared import bar, check_device, check_settings, finish_run, open_run
     from floatlens.evaluation.loop import Experiment, answer_all
     from floatlens.evaluation.worker import ModelWorker
 
-    check_device(loading, running)
-    check_settings(models, loading, sampling)
+    shared.check_device(loading, running)
+    shared.check_settings(models, loading, sampling)
     size = running.batch_size
 
     def jobs() -> Iterator[Experiment]:
@@ -77,21 +78,20 @@ def command(
 
     asked: dict[str, Any] = {"data": data, "conditions": conditions, "read": reading, "sampling": sampling}
     asked |= {"load": loading, "run": running}
-    with open_run(out, "eval", models, asked, running.resume) as folder:
-        with bar() as watch:
+    with shared.open_run(out, "eval", models, asked, running.resume) as folder:
+        with shared.bar() as watch:
             answers, rates = answer_all(
                 jobs(),
                 ModelWorker(loading),
                 folder,
                 engine=engine,
                 watch=watch,
-                retry_errors=running.retry_errors,
             )
         found, table = summarise(answers, rates, folder, both)
         if folder is not None:
             for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
                 folder.write_text(f"table1.{ending}", text)
-        finish_run(folder, sampling, sources, found)
+        shared.finish_run(folder, sampling, sources, found)
     show(found, table, answers, as_json)
 
 
@@ -107,27 +107,25 @@ def summarise(
         entry["questions_per_second"] = rates[entry["model"], entry["data"], entry["condition"]]
     found = {"results": entries, "averages": averages, "comparisons": summary.comparisons(answers), "claims": []}
     if both and any(entry["n"] for entry in entries):
-        from floatlens.cli.shared import judge
         from floatlens.findings.knowledge import knowledge
 
-        found["claims"] = judge(knowledge, answers, folder, "knowledge")
+        found["claims"] = shared.judge(knowledge, answers, folder, "knowledge")
     return found, table1(entries, averages)
 
 
 def show(found: dict[str, Any], table: Table1, answers: pd.DataFrame, as_json: bool) -> None:
     """Print only JSON, or the table; raise an error if no question could be answered."""
-    from floatlens.cli.shared import check_answered, claim_lines, make_console, print_json, print_notes, problem_lines
 
     notes = []
     if as_json:
-        print_json(found)
+        shared.print_json(found)
     else:
-        console = make_console()
+        console = shared.make_console()
         for part in table.terminal(console.width):
             console.print(part)
         for entry in found["results"]:
             if entry["errors"] or entry["truncated"]:
                 where = f"{entry['model']}, {entry['data']}, {entry['condition']}"
                 notes.append(f"{where}: {entry['errors']} errors, {entry['truncated']} with passages dropped to fit")
-    print_notes([*notes, *claim_lines(found["claims"]), *problem_lines(found["problems"])])
-    check_answered(answers)
+    shared.print_notes([*notes, *shared.claim_lines(found["claims"]), *shared.problem_lines(found["problems"])])
+    shared.check_answered(answers)

@@ -40,7 +40,7 @@ def command(
 
         floatlens explore tiny-mdm --template my-template.txt
 
-        floatlens trace tiny-mdm --data world:fresh --passages 5 --out run && floatlens explore run
+        floatlens explore run
     """
     from floatlens.data.template import DEFAULT, read
 

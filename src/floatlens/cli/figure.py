@@ -54,7 +54,7 @@ def command(
 
         floatlens figure drift runs/mdm runs/arm --out figures --layer 0,15
 
-        floatlens figure absorption runs/mdm runs/arm --rule "sigma(3)" --rule "top(1)"
+        floatlens figure absorption runs/mdm --rule "sigma(3)" --rule "top(1)"
 
         floatlens figure absorption runs/llada --paper
     """

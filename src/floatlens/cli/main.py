@@ -38,6 +38,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("import_npz", "Convert .npz files of the paper's scripts to traces."),
 }
 
+PANELS = ("Input", "Study", "Decoding", "Recording", "Model", "Run")
+OWN = {name: "Run" for name in ("out", "jobs", "as_json", "host", "port", "browser")}
+OWN |= {name: "Decoding" for name in ("replay", "order", "intervention", "doses", "controls")}
+OWN |= {name: "Recording" for name in ("trace", "detail")}
 INTERRUPTED = 130
 # Disk errors and what to do about them; finished results are kept.
 FULL, DENIED = "free some space and continue with --resume", "use another --out"
@@ -62,6 +66,10 @@ class Commands(typer.core.TyperGroup):
     listing: ClassVar[bool] = True
     show_all: ClassVar[bool] = False  # whether help lists rare options, too
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        without_flag_types(self, ctx)
+        super().format_help(ctx, formatter)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -74,13 +82,21 @@ class Commands(typer.core.TyperGroup):
             made.command(name, help=about)(lambda: None)
         else:
             made.command(name)(list_options(importlib.import_module(f"floatlens.cli.{module}").command))
-        found: Any = typer.main.get_command(made)
+        found: Any = without_flag_types(typer.main.get_command(made), ctx)
         found.name = name
         if rare := [each for each in found.params if getattr(each, "hidden", False)]:
             found.epilog = None if self.show_all else f"All options: floatlens {name} --help-all"
             for each in rare:
                 each.hidden = not self.show_all
         return found
+
+
+def without_flag_types(command: Any, ctx: Any) -> Any:
+    """Return a command whose help shows no type beside options that take no value."""
+    for each in (*command.params, command.get_help_option(ctx)):
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return command
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=True, rich_markup_mode="markdown")
@@ -96,7 +112,7 @@ def floatlens(
 
     Start with `floatlens demo`, or trace your own model:
 
-        floatlens trace tiny-mdm --prompt "On which day was the ship Golden Otter launched?" --out run
+        floatlens trace tiny-mdm --prompt "Where was Ada Tarn born?" --out run
 
         floatlens figure drift run --out figures
     """
@@ -193,8 +209,7 @@ def list_options(command: Callable[..., None]) -> Callable[..., None]:
             if field.metadata["flag"] is not None:
                 made = _field_option(kind, field, getattr(parameter.default, field.name))
                 flat.setdefault(made.name, made)
-    # Parameters without a default come first, as in any signature.
-    ordered = sorted(flat.values(), key=lambda each: each.default is not each.empty)
+    ordered = sorted(flat.values(), key=_panel)
     defaults = {each.name: each.default for each in ordered if each.default is not each.empty}
 
     def called(**given: Any) -> None:
@@ -244,11 +259,17 @@ def _parser(field: Field[Any]) -> tuple[Any, Callable[[Any, str], Any]] | None:
 
 
 def _with_panel(name: str, annotation: Any) -> Any:
-    """Show options of one command in the panel of its input, those of its output with the options of the run."""
+    """Give an option of one command its panel: that of its input, if it is not listed in `OWN`."""
     for each in getattr(annotation, "__metadata__", ()):
         if isinstance(each, typer.models.OptionInfo) and each.rich_help_panel is None:
-            each.rich_help_panel = "Run" if name in ("out", "jobs", "as_json") else "Input"
+            each.rich_help_panel = OWN.get(name, PANELS[0])
     return annotation
+
+
+def _panel(parameter: inspect.Parameter) -> int:
+    """Return the position of a parameter's panel; arguments come first."""
+    [about] = parameter.annotation.__metadata__[:1]
+    return PANELS.index(about.rich_help_panel) if isinstance(about, typer.models.OptionInfo) else -1
 
 
 def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:

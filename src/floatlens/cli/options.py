@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.errors import FloatLensError
-from floatlens.options import Run
 
 if TYPE_CHECKING:
     from floatlens.data.template import Template
-    from floatlens.store.engine import Engine
 
 DATA = "a file, a Hub data set, world, world:NAME or atlas"
 
@@ -46,21 +44,8 @@ Models = Annotated[
 ]
 OneData = Annotated[str | None, typer.Option(help=f"Data set: {DATA}.")]
 DataSets = Annotated[list[str], typer.Option("--data", help=f"Data set: {DATA}; repeat for several.")]
-Detail = Annotated[
-    Literal["full", "summary"],
-    typer.Option(help="What traces keep: full (every head) or summary (means over heads).", metavar="TEXT"),
-]
 Out = Annotated[str | None, typer.Option(help="Run folder for the results: a path, or a URL such as s3://….")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-
-
-def make_engine(running: Run) -> Engine:
-    """Return the engine; raise an error for invalid options."""
-    from floatlens.store import local
-
-    return local.make_engine(
-        running.engine, workers=running.workers, address=running.address, gpus_per_worker=running.gpus_per_worker
-    )
 
 
 MOST_NUMBERS = 1_000_000  # more than a model has layers or a generation has steps
@@ -148,10 +133,8 @@ PARSERS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
     "detail": (str, lambda text, option: text),
     "family": (str | None, _check_family),
     "gold_at": (str | None, parse_numbers),
-    "heads": (str | None, parse_numbers),
     "layers": (str | None, parse_numbers),
     "matrices": (str | None, lambda text, option: tuple(parse_names(text))),
-    "matrix_layers": (str | None, parse_numbers),
     "only": (str | None, lambda text, option: tuple(parse_names(text))),
     "skip": (str | None, lambda text, option: tuple(parse_names(text))),
     "stress_interventions": (list[str] | None, lambda texts, option: tuple(texts)),

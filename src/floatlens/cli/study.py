@@ -53,20 +53,20 @@ def command(
 
         floatlens study tiny-mdm tiny-dream tiny-arm --data world --out study
 
-        floatlens study tiny-mdm tiny-arm --data world:fresh --only drift,stress --limit 20 --out quick
+        floatlens study tiny-mdm tiny-arm --only drift,stress --limit 20 --out quick
 
-        floatlens study GSAI-ML/LLaDA-8B-Instruct meta-llama/Meta-Llama-3-8B-Instruct --data nq.jsonl --limit 100 \
-            --device auto --dtype bfloat16 --out llada
+        floatlens study GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --dtype bfloat16
 
-        floatlens study GSAI-ML/LLaDA-8B-Instruct --only sink --device auto --dtype bfloat16 --out sink
+        floatlens study GSAI-ML/LLaDA-8B-Instruct --only sink --device auto --out sink
     """
     from floatlens.evaluation.planning import CLOSED, OPEN
     from floatlens.evaluation.sources import open_sources
     from floatlens.findings.finding import check_setting
+    from floatlens.store.engine import make_engine
 
     check_setting(scope.setting)
     open_sources(data, replace(reading, limit=1), (CLOSED, OPEN))
-    engine = common.make_engine(running)
+    engine = make_engine(running)
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.shared import bar, check_device

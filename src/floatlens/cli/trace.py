@@ -2,54 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.errors import FloatLensError
-from floatlens.options import Data, Load, Recording, Run, Sampling
+from floatlens.options import Data, Load, Recording, Run, Sampling, option, recorded
 
 if TYPE_CHECKING:
     from floatlens.data.prompt import Prompt
     from floatlens.lens import Lens
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is traced besides a data set: one prompt, and an answer to replay after it."""
+
+    panel: ClassVar[str] = "Input"
+
+    prompt: str | None = option(None, "A question.")
+    text: str | None = option(
+        None,
+        "Raw text to continue, such as a protein sequence, or with a [MASK] for each token that a masked model should "
+        "write; regions are marked as [[name: its text]].",
+    )
+    ids: str | None = option(None, "Token ids to continue, such as 1,5,7.", rare=True)
+    passage: list[str] | None = option(None, "A passage for --prompt; repeat for several.")
+    gold: list[int] | None = option(None, "Index of a --passage with the answer, from 0; repeat for several.")
+    answer: list[str] | None = option(None, "A gold answer to --prompt; repeat for several.", rare=True)
+    replay: str | None = option(
+        None, "Text to replay after --prompt, --text or --ids, revealed step by step instead of sampled."
+    )
+    order: str = option(
+        "left-to-right",
+        "Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).",
+        rare=True,
+    )
+
+
+DEFAULTS = Asked()
+
+
 def command(
     model: common.Model,
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
-    prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            help="Raw text to continue, such as a protein sequence, or with a [MASK] for each token that a masked model "
-            "should write; regions are marked as [[name: its text]]."
-        ),
-    ] = None,
-    ids: Annotated[str | None, typer.Option(help="Token ids to continue, such as 1,5,7.", hidden=True)] = None,
-    passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; repeat for several.")] = None,
-    gold: Annotated[
-        list[int] | None, typer.Option(help="Index of a --passage with the answer, from 0; repeat for several.")
-    ] = None,
-    answer: Annotated[
-        list[str] | None, typer.Option(help="A gold answer to --prompt; repeat for several.", hidden=True)
-    ] = None,
-    replay: Annotated[
-        str | None,
-        typer.Option(help="Text to replay after --prompt, --text or --ids, revealed step by step instead of sampled."),
-    ] = None,
-    order: Annotated[
-        str,
-        typer.Option(
-            help="Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).", hidden=True
-        ),
-    ] = "left-to-right",
+    asked: Asked = DEFAULTS,
+    data: common.OneData = None,
     intervention: Annotated[
         list[str] | None,
         typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
     ] = None,
-    data: common.OneData = None,
     reading: Data = Data(limit=16),
     sampling: Sampling = Sampling(seed=0),
     recording: Recording = Recording(),
@@ -61,165 +66,102 @@ def command(
 
     Examples:
 
-        floatlens trace tiny-mdm --prompt "On which day was the ship Golden Otter launched?" --out run
+        floatlens trace tiny-mdm --prompt "Where was Ada Tarn born?" --out run
 
-        floatlens trace tiny-arm --data world:fresh --passages 5 --limit 16 --out run
+        floatlens trace tiny-arm --data world:fresh --passages 5 --out run
 
-        floatlens trace tiny-mdm --prompt "Where was Ada Tarn born?" --replay "Rusk" --out run
+        floatlens trace tiny-mdm --prompt "Where?" --replay "Rusk" --out run
 
-        floatlens trace GSAI-ML/LLaDA-8B-Base --text "The [MASK] of France is Paris." --out run
+        floatlens trace tiny-mdm --text "Ada Tarn was [MASK] in Rusk." --out run
 
-        floatlens trace facebook/esm2_t6_8M_UR50D --text MKTAYIAKQRQISFVKSHFSRQ --max-new-tokens 4 --out run
-
-        floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --max-passages 5 --device auto --dtype bfloat16 --out run
+        floatlens trace GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --out run
     """
-    from floatlens.data.template import DEFAULT
-    from floatlens.evaluation.sources import open_sources, problems_of, with_gold_at, write_problems
+    from floatlens.evaluation.sources import open_sources, with_gold_at
     from floatlens.interventions.intervention import parse_intervention
-    from floatlens.models.checkpoint import find
+    from floatlens.store.engine import make_engine
 
-    given = {"--prompt": prompt, "--text": text, "--ids": ids, "--data": data}
+    given = {"--prompt": asked.prompt, "--text": asked.text, "--ids": asked.ids, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
         raise FloatLensError(f"pass exactly one of {', '.join(given)}")
-    if replay is not None and data is not None:
+    if asked.replay is not None and data is not None:
         raise FloatLensError("--replay needs one prompt; pass it with --prompt, --text or --ids")
-    sequence: dict[str, Any] = {
-        "text": text,
-        "ids": parse_ids(ids),
-        "replay": replay,
-        "order": parse_order(order),
-    }
+    ids, order = parse_ids(asked.ids), parse_order(asked.order)
     reading = replace(reading, seed=None)  # the questions are the first ones; the seed is only the sampler's
     interventions = [parse_intervention(spec) for spec in intervention or ()]
-    engine = common.make_engine(running)
-    sources = open_sources([data] if data else [], reading, ())
-    checkpoint = find(model, loading)
+    engine, names = make_engine(running), [data] if data else []
+    sources = open_sources(names, reading, ())
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.shared import (
-        bar,
-        check_device,
-        make_console,
-        noted_warnings,
-        print_json,
-        print_notes,
-        problem_lines,
-    )
     from floatlens.evaluation.loop import Experiment, Journal, run_experiments
     from floatlens.evaluation.worker import ModelWorker
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
-    from floatlens.store import manifest
     from floatlens.store.folder import RunFolder
     from floatlens.trace.recorder import check_recording
     from floatlens.trace.trace import Trace
 
     # Check everything that can be checked before the weights are read.
-    check_device(loading, running)
-    lens = Lens(checkpoint)
+    shared.check_device(loading, running)
+    lens = Lens.find(model, loading)
     check(interventions, lens.shape, lens.config)
     if lens.tokenizer is None and ids is None:
         raise FloatLensError(
             f"{lens.name} has no tokenizer, so it cannot read text; add its tokenizer files or use --ids"
         )
-    asked: list[Any]
+    samples: list[Any] = [one for source in sources for one in with_gold_at(source.samples(), reading.gold_at)]
+    prompts: list[Prompt] = []
     if data is None:
-        with noted_warnings():
-            question: dict[str, Any] = {"passages": passage or (), "gold": gold, "answers": answer or ()}
-            question |= {"template": reading.template or DEFAULT, "order": reading.order, "chat": reading.chat}
-            asked = [one_prompt(lens, prompt, question, seed=sampling.seed or 0, **sequence)]
-    else:
-        asked = [sample for source in sources for sample in with_gold_at(source.samples(), reading.gold_at)]
-    settings = lens.settings_of(asked if data is None else [], sampling)
+        with shared.noted_warnings():
+            prompts = samples = [one_prompt(lens, asked, ids, order, reading, sampling.seed or 0)]
+    settings = lens.settings_of(prompts, sampling)
     check_recording(recording, lens.shape, settings.step_count)
-    for one in asked if data is None else ():
-        settings.fits(len(one.ids), lens.context_length)
-    about = manifest.describe(
-        "trace",
-        {
-            "model": model,
-            "data": data,
-            "read": reading,
-            "load": loading,
-            "sampling": sampling,
-            "recording": recording,
-            "prompt": prompt,
-            "text": text,
-            "ids": ids,
-            "replay": replay,
-            "order": order,
-            "passage": passage,
-            "gold": gold,
-            "answer": answer,
-            "intervention": intervention,
-        },
-        checkpoints=[checkpoint],
-        data=[*([data] if data else []), *([reading.corpus] if reading.corpus else [])],
-    )
-    job = Experiment(
-        model,
-        "",
-        "",
-        asked,
-        sampling,
-        reading,
-        running.batch_size,
-        len(asked),
-        recording=recording,
-        interventions=tuple(intervention or ()),
-    )
-    with RunFolder.create(out, about, resume=running.resume) as folder, bar() as watch:
-        journal = Journal(folder, retry_errors=running.retry_errors)
-        records, _ = run_experiments([job], ModelWorker(loading), journal, engine=engine, watch=watch)
-        write_problems(folder, sources)
-        folder.finish()
-    problems = problems_of(sources)
-    failed = [record for record in records if record.error]
-    if len(failed) == len(records):
-        print_notes(problem_lines(problems))
+    for prompt in prompts:
+        settings.fits(len(prompt.ids), lens.context_length)
+    how: dict[str, Any] = {"recording": recording, "interventions": tuple(intervention or ())}
+    job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, len(samples), **how)
+    kept = {"data": names, "read": reading, "load": loading, "sampling": sampling, "recording": recording}
+    kept |= recorded(asked) | {"intervention": intervention}
+    with shared.open_run(out, "trace", [model], kept, running.resume) as folder, shared.bar() as watch:
+        records, _ = run_experiments([job], ModelWorker(loading), Journal(folder), engine=engine, watch=watch)
+        failed = [record for record in records if record.error]
+        count = len(records) - len(failed)
+        found: dict[str, Any] = {"results": [{"model": model, "data": data, "n": count, "errors": len(failed)}]}
+        shared.finish_run(folder, sampling, sources, found)
+    notes = shared.problem_lines(found["problems"])
+    if not count:
+        shared.print_notes(notes)
         raise FloatLensError(f"no sample could be traced; the first failed because: {failed[0].error}")
     if as_json:
-        entry = {"model": model, "data": data, "n": len(records) - len(failed), "errors": len(failed)}
-        entry |= {"gold_dropped": sum(source.gold_dropped for source in sources)}
-        print_json({"results": [entry], "problems": problems, "run": folder.location})
-        return
-    console = make_console()
+        return shared.print_json(found)
+    console = shared.make_console()
     if data is None:
         with RunFolder.open(out) as made:
             console.print(str(Trace.open(made.samples()[0][1])), markup=False)
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
-    count = len(records) - len(failed)
-    console.print(f"{count} {'trace' if count == 1 else 'traces'} in {folder.location}{also}", markup=False)
-    print_notes(problem_lines(problems))
+    console.print(f"{count} {'trace' if count == 1 else 'traces'} in {found['run']}{also}", markup=False)
+    shared.print_notes(notes)
 
 
 def one_prompt(
-    lens: Lens,
-    prompt: str | None,
-    question: dict[str, Any],
-    *,
-    text: str | None,
-    ids: list[int] | None,
-    replay: str | None,
-    order: str | list[list[int]],
-    seed: int,
+    lens: Lens, asked: Asked, ids: list[int] | None, order: str | list[list[int]], reading: Data, seed: int
 ) -> Prompt:
     """Return the prompt of --prompt, --text or --ids, with the answer of --replay."""
     from floatlens.data.prompt import Prompt
     from floatlens.data.sequences import MARK, MARKS
+    from floatlens.data.template import DEFAULT
 
-    if prompt is not None:
-        made = lens.prompt(prompt, question.pop("passages"), **question)
+    if asked.prompt is not None:
+        how: dict[str, Any] = {"order": reading.order, "template": reading.template or DEFAULT, "chat": reading.chat}
+        made = lens.prompt(asked.prompt, asked.passage or (), gold=asked.gold, **how)
+    elif asked.text is None:
+        made = Prompt.from_ids(ids or [])
     else:
-        if text is None:
-            made = Prompt.from_ids(ids or [])
-        else:
-            make = lens.infill_prompt if has_mask(lens, text) else lens.text_prompt
-            made = make(text, MARKS if MARK.search(text) else None)
-        made = replace(made, answers=list(question["answers"]))
-    if replay is not None:
-        made = lens.with_answer(made, replay, order, seed=seed, regions=MARKS if MARK.search(replay) else None)
-    return replace(made, sample_id="prompt")
+        make = lens.infill_prompt if has_mask(lens, asked.text) else lens.text_prompt
+        made = make(asked.text, MARKS if MARK.search(asked.text) else None)
+    made = replace(made, answers=list(asked.answer or ()), sample_id="prompt")
+    if asked.replay is None:
+        return made
+    return lens.with_answer(made, asked.replay, order, seed=seed, regions=MARKS if MARK.search(asked.replay) else None)
 
 
 def has_mask(lens: Lens, text: str) -> bool:
