@@ -222,7 +222,8 @@ def test_study_reads_data_and_loads_models_as_eval_does(folder: Path, tmp_path: 
     study = RunFolder.open(tmp_path / "run")
     asked = study.manifest["asked"]
     assert asked["read"]["template"].startswith("Read well.") and asked["load"]["family"] == family
-    assert [problem["line"] for problem in study.problems()] == [6, 7, 8, 9, 10]
+    listed = [json.loads(line) for line in (tmp_path / "run" / "problems.jsonl").read_text().splitlines()]
+    assert [problem["line"] for problem in listed] == [6, 7, 8, 9, 10]
     assert "line 6: is not JSON" in run(*words, "--strict", "--out", tmp_path / "strict", code=2).stderr
 
 

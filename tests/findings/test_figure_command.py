@@ -34,7 +34,7 @@ def runs(tmp_path_factory):
             )
             trace.save(run.trace_path(f"sample-{i}"))
         folders.append(run.path)
-    run.record_error("sample-9", "too long")  # of the ARM
+    run.put(("arm", "sample-9"), {"error": "too long"})  # of the ARM
     return folders
 
 

@@ -38,7 +38,7 @@ def test_a_job_whose_workers_die_is_tried_again_then_taken_apart_then_given_up()
     parts = [(Numbers((1,)), 2), (Numbers((2,)), 2)]
     assert try_again([(both, 2), other], started=True) == ([*parts, other], None)
     assert try_again([parts[0], other], started=True) == ([other], Numbers((1,)))
-    assert try_again([("a job without parts", 2)], started=True) == ([], "a job without parts")
+    assert try_again([((0, ("a job without parts",)), 2)], started=True) == ([], (0, ("a job without parts",)))
 
 
 def test_a_job_is_not_to_blame_for_workers_that_die_before_they_start_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -60,9 +61,14 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
 
 def test_errors_and_tables_are_read_back(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {"command": "eval"})
-    run.record_error("q\n1", "too long")
+    run.put(("model", "q\n1"), {"error": "too long"})
+    run.put(("model", "data", "open-book", "q2"), {"condition": "open-book", "error": "too short"})
     run.write_table("answers", pd.DataFrame({"id": ["a"], "em": [1.0]}))
-    assert RunFolder.open(run.path).errors() == [{"sample": "q\n1", "reason": "too long"}]
+    run.finish()
+    first = {"sample": "model, data, open-book, q2", "reason": "too short"}
+    assert RunFolder.open(run.path).errors() == [first, {"sample": "q\n1", "reason": "too long"}]
+    listed = [json.loads(line) for line in (run.path / "errors.jsonl").read_text().splitlines()]
+    assert listed == RunFolder.open(run.path).errors()
     assert pd.read_parquet(run.path / "answers.parquet")["id"].tolist() == ["a"]
 
 
@@ -219,7 +225,7 @@ from tests.store.test_folder import some_trace
 run = RunFolder.create("memory://run", {{"asked": {{}}}})
 run.put(("q1",), {{}}, run.save_trace("q1", some_trace()))
 run.write_text("results.json", "{{}}")
-run.record_error("q2", "failed")
+run.write_lines("errors.jsonl", [{{"sample": "q2", "reason": "failed"}}])
 assert len(RunFolder.open("memory://run").samples()) == 1
 """
 
@@ -241,11 +247,12 @@ def test_a_run_that_nobody_closed_is_not_locked_after_its_process(tmp_path: Path
 def test_all_problems_of_the_data_are_in_the_run_folder(place: str) -> None:
     problems = [{"source": "nq.jsonl", "line": n, "problem": "has no question", "skipped": True} for n in range(250)]
     with RunFolder.create(place, {"asked": {}}) as run:
-        run.write_problems(iter(problems))
+        run.write_lines("problems.jsonl", iter(problems))
         run.finish()
-    assert RunFolder.open(place).problems() == problems
+    lines = RunFolder.open(place).storage.read("problems.jsonl").splitlines()
+    assert [json.loads(line) for line in lines] == problems
     with RunFolder.create(place, {"asked": {}}, resume=True) as run:
-        run.write_problems([])
+        run.write_lines("problems.jsonl", [])
         assert run.remote or not (run.path / "problems.jsonl").exists()
 
 
@@ -271,13 +278,13 @@ def test_a_damaged_trace_and_a_link_out_of_the_run_are_left_out_and_named(tmp_pa
 def test_errors_that_are_gone_are_gone_at_a_url_too(tmp_path: Path) -> None:
     url = f"memory://{tmp_path.name}/errors"
     with RunFolder.create(url, {"asked": {}}) as run:
-        run.write_errors([("q1", "failed")])
+        run.put(("q1",), {"error": "failed"})
         run.finish()
-    assert len(RunFolder.open(url).errors()) == 1
+    assert len(RunFolder.open(url).errors()) == 1 and run.storage.exists("errors.jsonl")
     with RunFolder.create(url, {"asked": {}}, resume=True) as run:
-        run.write_errors([])
+        run.put(("q1",), {"error": None})
         run.finish()
-    assert RunFolder.open(url).errors() == []
+    assert RunFolder.open(url).errors() == [] and not run.storage.exists("errors.jsonl")
 
 
 def test_what_killed_workers_were_writing_is_removed_at_the_end(tmp_path: Path) -> None:

@@ -178,7 +178,8 @@ def test_a_run_whose_folder_was_taken_over_stops_writing_and_leaves_the_lock_of_
     claim(place, **OTHER)
     for write in (
         lambda: run.put(("b",), {}),
-        lambda: run.record_error("b", "failed"),
+        lambda: run.write_lines("errors.jsonl", [{"sample": "b"}]),
+        lambda: run.write_lines("errors.jsonl", []),
         lambda: run.write_text("results.json", "{}"),
         lambda: run.forget(run.results()),
         run.finish,

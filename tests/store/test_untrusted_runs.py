@@ -235,11 +235,13 @@ def test_a_model_of_a_study_behind_a_link_is_not_written_to(tmp_path: Path, vict
 
 def test_a_huge_sparse_file_is_not_read(tmp_path: Path) -> None:
     run = started(tmp_path / "run")
-    for name in ("errors.jsonl", "manifest.json"):
-        (run.path / name).touch()
+    [result] = run.storage.names("results")
+    for name in (result, "manifest.json"):
         os.truncate(run.path / name, 1 << 40)
-        with pytest.raises(FloatLensError, match="at most .* are read"):
-            run.errors() if name == "errors.jsonl" else run.manifest
+    with pytest.raises(FloatLensError, match="at most .* are read"):
+        run.errors()
+    with pytest.raises(FloatLensError, match="at most .* are read"):
+        _ = run.manifest
 
 
 def test_a_small_table_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
@@ -253,14 +255,6 @@ def test_a_small_table_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> No
             untrusted.read_parquet(tmp_path / "answers.parquet", tmp_path, limit)
     pyarrow.parquet.write_table(table.slice(0, 1000), tmp_path / "answers.parquet", store_schema=False)
     assert len(untrusted.read_parquet(tmp_path / "answers.parquet", tmp_path)) == 1000
-
-
-@pytest.mark.parametrize("line", ["[]", "{}", '{"sample": 3, "reason": "x"}', "{", '{"sample": "q1"}'])
-def test_errors_of_other_fields_are_a_usage_error(tmp_path: Path, line: str) -> None:
-    run = started(tmp_path / "run")
-    (run.path / "errors.jsonl").write_text(line + "\n")
-    with pytest.raises(FloatLensError, match="errors.jsonl"):
-        run.errors()
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"failed": 3}', '{"notes": [3]}', '{"failed": {"a": []}}'])

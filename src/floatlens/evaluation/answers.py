@@ -87,7 +87,7 @@ class AnswerRecord:
 
     @property
     def name(self) -> str:
-        """The name in errors.jsonl, and of the trace; a run of traces has one model."""
+        """The name of the trace; a run of traces has one model."""
         return ", ".join(self.key) if self.condition else self.id
 
     @property

@@ -168,15 +168,12 @@ class Journal:
         folder.forget(result for result in results if result.value.get("error"))
         kept = [result for result in results if not result.value.get("error")]
         self.found = {result.key: kind.from_result(result.key, result.value) for result in kept}
-        folder.write_errors(())
 
     def add(self, record: AnswerRecord, checksums: Checksums | None = None) -> None:
-        """Write a result; an error is also listed in errors.jsonl. `checksums` are those of its traces."""
+        """Write a result. `checksums` are those of its traces."""
         self.found[record.key] = record
         if self.folder is not None:
             self.folder.put(record.key, record.value(), checksums)
-            if record.error:
-                self.folder.record_error(record.name, record.error)
 
     def origin(self, key: Key, prompt: Prompt, experiment: Experiment) -> Key | None:
         """Return the key of the result with the answer to the same prompt, or None if the question is to be asked.

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floatlens.data.read import Problems, expand, label, named_data, read
+from floatlens.data.read import FULL_LIST, Problems, expand, label, named_data, read
 from floatlens.data.sample import Sample, first_passages, gold_among, move_gold
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.planning import CLOSED, OPEN
@@ -141,4 +141,4 @@ def problems_of(sources: Sequence[DataSource]) -> dict[str, str]:
 
 def write_problems(folder: RunFolder, sources: Sequence[DataSource]) -> None:
     """Write the full list of problems to the run folder: one line per skipped line of the data."""
-    folder.write_problems(line for source in sources for line in source.problems.to_records())
+    folder.write_lines(FULL_LIST, (line for source in sources for line in source.problems.to_records()))

@@ -113,7 +113,7 @@ class ModelWorker:
 
 
 def error_reason(error: BaseException) -> str:
-    """An error in one line, for a row or errors.jsonl.
+    """An error in one line, for a row.
 
     >>> error_reason(RuntimeError("sizes differ\\nmore"))
     'sizes differ'

@@ -5,7 +5,7 @@ lock            which process writes here now
 results/        one small file per finished sample, with its checksum and those of the traces it made
 samples/        traces, one Zarr group each
 broken/         results whose checksum did not match; they are computed again
-errors.jsonl    samples that failed, with the reason
+errors.jsonl    samples that failed, with the reason; written at the end, from the results
 problems.jsonl  lines of the data that could not be used, with the reason
 answers.parquet, findings/, figures/, claims.json: computed from the results at the end
 
@@ -249,9 +249,10 @@ class RunFolder:
             del self.__dict__["path"]
 
     def finish(self) -> None:
-        """Complete the run: upload all other files, and release the lock."""
+        """Complete the run: list its errors, upload all other files, and release the lock."""
         self.check_lock()
         self.storage.remove_partial()  # of workers that were killed
+        self.write_lines(ERRORS, self.errors())
         self.upload()
         self.close()
 
@@ -372,57 +373,23 @@ class RunFolder:
             found.append((str(attributes.get("sample_id", path.parent.name)), path.parent))
         return found
 
-    # --- errors, problems and tables ----------------------------------------------------------------------------------
-
-    def record_error(self, sample_id: str, reason: str) -> None:
-        """Add a failed sample to errors.jsonl: none is dropped silently."""
-        self.check_lock()
-        line = json.dumps({"sample": sample_id, "reason": reason}, ensure_ascii=False)
-        with (self.path / ERRORS).open("a", encoding="utf-8", errors="surrogatepass") as file:
-            file.write(line + "\n")
-
-    def write_errors(self, errors: Iterable[tuple[str, str]]) -> None:
-        """Replace errors.jsonl by these (sample, reason) pairs; there is no file if there are none."""
-        self._write_lines(ERRORS, ({"sample": sample, "reason": reason} for sample, reason in errors))
+    # --- errors and tables ----------------------------------------------------------------------------------
 
     def errors(self) -> list[dict[str, str]]:
         """The samples that failed, each with its reason."""
-        found = self._read_lines(ERRORS)
-        for error in found:
-            if not isinstance(error.get("sample"), str) or not isinstance(error.get("reason"), str):
-                raise FloatLensError(f"{self}/{ERRORS}: a line lacks the texts of sample and reason; remove the file")
-        return found
+        failed = [result for result in self.results() if result.value.get("error")]
+        names = [", ".join(each.key) if each.value.get("condition") else each.key[-1] for each in failed]
+        return [{"sample": name, "reason": str(r.value["error"])} for name, r in zip(names, failed, strict=True)]
 
-    def write_problems(self, problems: Iterable[Mapping[str, Any]]) -> None:
-        """Replace problems.jsonl by these problems of the data, such as
-        `{"source": "nq.jsonl", "line": 7, "problem": "has no question"}`: all of them, while messages
-        show only the first few. There is no file if there are none.
-        """
-        self._write_lines(PROBLEMS, problems)
-
-    def problems(self) -> list[dict[str, Any]]:
-        """The problems of the data that were recorded."""
-        return self._read_lines(PROBLEMS)
-
-    def _write_lines(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
+    def write_lines(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
+        """Replace a file of one JSON object per line; there is no file if there are none."""
+        if lines := [json.dumps(value) + "\n" for value in values]:
+            self.write_text(name, "".join(lines))
+            return
         self.check_lock()
-        count = 0
-        with atomic_write(self.path / name) as temporary, temporary.open("w", encoding="utf-8") as file:
-            for value in values:
-                file.write(json.dumps(value) + "\n")
-                count += 1
-        if count == 0:
-            (self.path / name).unlink()
-            if self.remote and self.storage.exists(name):  # of an earlier attempt
-                self.storage.remove(name)
-
-    def _read_lines(self, name: str) -> list[dict[str, Any]]:
-        if (self.path / name).exists():
-            content = untrusted.read_bytes(self.path / name, self.path, untrusted.MAX_JSON)
-        else:
-            content = self.storage.read(name) if self.remote and self.storage.exists(name) else b""
-        lines = enumerate(content.split(b"\n"), 1)
-        return [untrusted.parse_json(line, f"{self}/{name}, line {n}") for n, line in lines if line.strip()]
+        (self.path / name).unlink(missing_ok=True)
+        if self.remote and self.storage.exists(name):  # of an earlier attempt
+            self.storage.remove(name)
 
     def write_table(self, name: str, table: pd.DataFrame) -> Path:
         """Write NAME.parquet completely or not at all."""
