@@ -16,7 +16,7 @@ import torch
 
 import floatlens
 from floatlens.data.read import read
-from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.sources import CLOSED, OPEN
 
 
 def main() -> None:

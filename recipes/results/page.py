@@ -15,7 +15,7 @@ from floatlens.findings.style import short
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import find
 from floatlens.stats import agresti_coull
-from floatlens.store.estimate import DEVICES, measure_model, seconds
+from floatlens.store.estimate import measure_model, seconds
 from recipes.results import draw, film, texts
 from recipes.results.keep import jobs_of, kept_runs, matching, public, scores_of
 from recipes.results.models import ANSWERING, SMALL
@@ -87,7 +87,7 @@ def hours_of(model: str, job: Job) -> float:
         size = measure_model(lens.checkpoint, "float32")
     except ValueError:  # a network that transformers has no class for: as large as its sister
         size = measure_model(find("tiny-mdm"), "float32")
-    forward, observation = seconds(size, DEVICES["CPU core"], job.prompt, job.new, steps, BATCH)
+    forward, observation = seconds(size, "CPU core", job.prompt, job.new, steps, BATCH)
     return (forward + (observation if job.traced else 0)) * -(-job.answers // BATCH) / 3600
 
 

@@ -10,7 +10,7 @@ import pytest
 import floatlens as fl
 from floatlens.data.prompt import Region
 from floatlens.data.sequences import ids_prompt, read_marks, text_prompt
-from floatlens.evaluation.planning import build_prompt
+from floatlens.evaluation.sources import build_prompt
 from floatlens.options import Sampling
 from tests.models import checkpoints
 from tests.small_tokenizers import byte_level, word_piece

@@ -15,7 +15,7 @@ from floatlens.data.sample import Passage, Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.loop import Experiment, Journal, evaluate, run_experiments
-from floatlens.evaluation.planning import CLOSED
+from floatlens.evaluation.sources import CLOSED
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
 from floatlens.evaluation.worker import ModelWorker

@@ -13,7 +13,7 @@ import pytest
 import floatlens as fl
 from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
+from floatlens.evaluation.sources import CLOSED, OPEN, SHORT
 from floatlens.findings.finding import FINDINGS, Finding, condition_of, register_finding
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens

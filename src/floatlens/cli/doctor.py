@@ -7,13 +7,11 @@ import os
 import platform
 import statistics
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
-from floatlens.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from floatlens.lens import Lens
 
 MODELS = ("tiny-mdm", "tiny-arm")
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "xarray", "zarr")
 EXTRAS = ("ray", "gguf", "datasets", "anywidget", "starlette")  # listed only if they are installed
 QUESTION = "On which river does the town of Ada Tarn lie?"
 PASSAGES = ["Ada Tarn lives in Molen.", "Molen lies on the river Aste."]
@@ -249,21 +246,11 @@ def show(found: dict[str, Any]) -> None:
 
 def versions() -> str:
     """One line each: FloatLens, Python, the packages that results depend on, platform, device, threads."""
-    lines = {"floatlens": __version__, "python": platform.python_version()}
-    lines |= {name: found for name in PACKAGES + EXTRAS if (found := installed(name))}
+    from floatlens.store import manifest
+
+    lines = manifest.versions((*manifest.PACKAGES, *EXTRAS)) | {"python": platform.python_version()}
     lines |= {"platform": platform.platform(), "device": accelerators(), "threads": threads()}
     return "\n".join(f"{name} {text}" for name, text in lines.items())
-
-
-def installed(name: str) -> str | None:
-    """The version of a package, or None.
-
-    >>> installed("no-such-package")
-    """
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def accelerators() -> str:
@@ -282,6 +269,7 @@ def threads() -> str:
     """The number of threads that torch uses, and the number of cores that this process may use."""
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    from floatlens.store.local import cores
+
     wanted = os.environ.get("OMP_NUM_THREADS")
-    return f"{torch.get_num_threads()} of {cores} cores" + (f" (OMP_NUM_THREADS={wanted})" if wanted else "")
+    return f"{torch.get_num_threads()} of {cores()} cores" + (f" (OMP_NUM_THREADS={wanted})" if wanted else "")

@@ -16,7 +16,7 @@ from floatlens.options import Data, Load, Run, Sampling
 if TYPE_CHECKING:
     import pandas as pd
 
-    from floatlens.evaluation.planning import Key
+    from floatlens.evaluation.sources import Key
     from floatlens.evaluation.table import Table1
     from floatlens.store.folder import RunFolder
 
@@ -45,8 +45,7 @@ def command(
 
         floatlens eval tiny-arm --data my.csv --retriever bm25 --corpus wiki.jsonl
     """
-    from floatlens.evaluation.planning import CLOSED, OPEN
-    from floatlens.evaluation.sources import open_sources, place_gold
+    from floatlens.evaluation.sources import CLOSED, OPEN, open_sources, place_gold
     from floatlens.store.engine import make_engine
 
     if closed_book and both:

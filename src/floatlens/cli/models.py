@@ -124,7 +124,7 @@ def trace_cost(model: Checkpoint, dtype: str, positions: int) -> dict[str, Any]:
 
     shape, new = measure_model(model, dtype), min(NEW, positions)
     work = positions - new, new
-    times = {name: sum(seconds(shape, device, *work, steps=new)) for name, device in DEVICES.items()}
+    times = {name: sum(seconds(shape, name, *work, steps=new)) for name in DEVICES}
     return {"trace_memory_bytes": round(memory(shape, *work)), "trace_seconds": times}
 
 

@@ -59,8 +59,7 @@ def command(
 
         floatlens study GSAI-ML/LLaDA-8B-Instruct --only sink --device auto --out sink
     """
-    from floatlens.evaluation.planning import CLOSED, OPEN
-    from floatlens.evaluation.sources import open_sources
+    from floatlens.evaluation.sources import CLOSED, OPEN, open_sources
     from floatlens.findings.finding import check_setting
     from floatlens.store.engine import make_engine
 

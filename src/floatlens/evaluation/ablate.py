@@ -19,8 +19,8 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN, SEEDS, Condition, conditions, standard
 from floatlens.evaluation.loop import Batch, Case, Experiment, Journal, run_experiments
-from floatlens.evaluation.planning import Key
 from floatlens.evaluation.replay import Baseline
+from floatlens.evaluation.sources import Key
 from floatlens.evaluation.summary import difference
 from floatlens.evaluation.worker import SAMPLE_ERRORS, Checksums, ModelWorker, error_reason
 from floatlens.interventions.intervention import Intervention, parse_intervention

@@ -12,7 +12,7 @@ import pandas as pd
 from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES, score
-from floatlens.evaluation.planning import OPEN, WITHOUT_PASSAGES, Key
+from floatlens.evaluation.sources import OPEN, WITHOUT_PASSAGES, Key
 from floatlens.trace.generation import Generation
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class AnswerRecord:
     def with_answer(self, made: Generation) -> Self:
         """Return the record with an answer and its scores."""
         text = made.text.strip()
-        scores = score(text, self.gold)._asdict()
+        scores = score(text, self.gold)
         counts: dict[str, Any] = {"steps": int(made.steps), "new_tokens": len(made.ids)}
         return replace(self, answer=text, confidence=float(made.confidence), **scores, **counts)
 
@@ -111,7 +111,7 @@ class AnswerRecord:
         if other.error is not None:
             return replace(self, error=other.error)
         same = {name: getattr(other, name) for name in ("answer", "confidence", "steps", "new_tokens")}
-        return replace(self, **same, **score(other.answer, self.gold)._asdict())
+        return replace(self, **same, **score(other.answer, self.gold))
 
 
 def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecord) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from floatlens.data.sample import Sample
 from floatlens.data.template import parse
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord, answers_table
-from floatlens.evaluation.planning import CLOSED, OPEN, WINDOW, Key, build_prompt, plan_batches, windows
+from floatlens.evaluation.sources import CLOSED, OPEN, WINDOW, Key, build_prompt, plan_batches, windows
 from floatlens.evaluation.worker import Checksums, ModelWorker, error_reason
 from floatlens.keywords import EvaluateKeywords
 from floatlens.lens import Generation, Lens

@@ -8,20 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from floatlens.data.sample import contains_words, normalise
 
 SCORES = ("em", "accuracy", "accuracy_words", "f1")
-
-
-class Scores(NamedTuple):
-    """Scores of one answer, between 0 and 1; each is the best over all gold answers."""
-
-    em: float
-    accuracy: float
-    accuracy_words: float
-    f1: float
 
 
 def exact_match(answer: str, gold: str) -> float:
@@ -68,14 +59,12 @@ def f1(answer: str, gold: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def score(answer: str, golds: Iterable[Any]) -> Scores:
-    """Return the best of each score over the gold answers; blank answers and non-strings are ignored.
+def score(answer: str, golds: Iterable[Any]) -> dict[str, float]:
+    """Return the best of each of `SCORES` over the gold answers; blank answers and non-strings are ignored.
 
     >>> score("Paris is the capital", ["London", "Paris"])
-    Scores(em=0.0, accuracy=1.0, accuracy_words=1.0, f1=0.5)
-    >>> score("Paris", []).f1
-    0.0
+    {'em': 0.0, 'accuracy': 1.0, 'accuracy_words': 1.0, 'f1': 0.5}
     """
     usable = [gold for gold in golds if isinstance(gold, str) and gold.strip()]
-    measures = (exact_match, accuracy, accuracy_words, f1)
-    return Scores(*(max((measure(answer, gold) for gold in usable), default=0.0) for measure in measures))
+    measures = zip(SCORES, (exact_match, accuracy, accuracy_words, f1), strict=True)
+    return {name: max((measure(answer, gold) for gold in usable), default=0.0) for name, measure in measures}

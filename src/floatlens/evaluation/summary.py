@@ -8,7 +8,7 @@ import pandas as pd
 
 from floatlens import stats
 from floatlens.evaluation.metrics import SCORES
-from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.sources import CLOSED, OPEN
 
 KEY = ["model", "data", "condition"]
 

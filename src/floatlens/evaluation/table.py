@@ -14,7 +14,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.sources import CLOSED, OPEN
 
 COLUMNS = (("accuracy", "Acc"), ("accuracy_words", "Words"), ("f1", "F1"), ("em", "EM"))
 SUFFIX = {CLOSED: "", OPEN: " + passages"}

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError, check_known
-from floatlens.evaluation.planning import OPEN, SHORT
+from floatlens.evaluation.sources import OPEN, SHORT
 from floatlens.findings import style
 from floatlens.findings.draw import lines
 from floatlens.findings.samples import (

@@ -20,7 +20,7 @@ from floatlens import stats
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
-from floatlens.evaluation.planning import CLOSED, OPEN
+from floatlens.evaluation.sources import CLOSED, OPEN
 from floatlens.evaluation.table import COLUMNS, table1
 from floatlens.findings import published, style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding

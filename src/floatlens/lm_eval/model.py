@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import groupby
 from typing import Any
@@ -29,7 +29,7 @@ from floatlens.data.chat_template import render
 from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.likelihood import loglikelihood
-from floatlens.lens import Generation, Lens, load
+from floatlens.lens import Generation, load
 from floatlens.options import Load
 from floatlens.store import manifest
 from floatlens.store.folder import MANIFEST, RunFolder
@@ -105,8 +105,13 @@ class FloatLensLM(TemplateLM):
         self.max_gen_toks = max_gen_toks
         self.settings = options
         self.lens.settings(max_new_tokens=max_gen_toks, sampler=options)  # raises an error for an unknown setting
-        asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **options}
-        self.traces = HarnessTraces(self.lens, trace_to, asked, check_detail(detail)) if trace_to else None
+        self.detail, self.folder = check_detail(detail), None  # the folder stays locked until the process ends
+        if trace_to:
+            if Storage(trace_to).exists(MANIFEST):
+                raise FloatLensError(f"trace_to {trace_to} is already a run; use a new folder")
+            asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **options}
+            about = manifest.describe("lm-eval", asked, checkpoints=[self.lens.checkpoint])
+            self.folder = RunFolder.create(trace_to, about)
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
@@ -211,10 +216,16 @@ class FloatLensLM(TemplateLM):
         return [found[i] for i in range(len(requests))]
 
     def _replay(self, named: Sequence[tuple[str, list[int], list[int]]]) -> None:
-        if self.traces is None:
-            return
-        for name, context, continuation in named:
-            self.traces.replay(name, self._fitted(context, len(continuation)), continuation)
+        """Keep traces of the answers that are scored: revealed from left to right, nothing is sampled."""
+        for name, context, continuation in named if self.folder is not None else ():
+            prompt = Prompt.from_ids(self._fitted(context, len(continuation)))
+            self._save([name], [self.lens.replay(prompt, continuation, sample_id=name)])
+
+    def _save(self, names: Sequence[str], traces: Sequence[Trace]) -> None:
+        assert self.folder is not None
+        for name, trace in zip(names, traces, strict=True):
+            checksums = self.folder.save_trace(name, trace, detail=self.detail)
+            self.folder.put((self.lens.name, name), {"error": None}, checksums)
 
     # --- generation ---------------------------------------------------------------------------------------------------
 
@@ -241,9 +252,11 @@ class FloatLensLM(TemplateLM):
         return [texts[index] for index in range(len(requests))]
 
     def _generate(self, names: list[str], prompts: list[list[int]], settings: dict[str, Any]) -> list[Generation]:
-        if self.traces is not None:
-            return self.traces.generate(names, prompts, settings)
-        return self.lens.generate(prompts, sampler=settings)
+        if self.folder is None:
+            return self.lens.generate(prompts, sampler=settings)
+        traces = self.lens.traces([Prompt.from_ids(ids) for ids in prompts], sample_ids=names, sampler=settings)
+        self._save(names, traces)
+        return [Generation.from_trace(self.lens, trace) for trace in traces]
 
     def _task_settings(self, kwargs: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
         """The texts at which a task stops, and the sampler's settings for it."""
@@ -298,34 +311,3 @@ def chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     """Yield pieces of at most `size` items."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-class HarnessTraces:
-    """Traces of the harness's samples, in a run folder that `floatlens figure`, `report` and `explore` read.
-
-    The folder stays locked until the process ends.
-    """
-
-    def __init__(self, lens: Lens, place: str, asked: Mapping[str, Any], detail: Detail = "full") -> None:
-        if Storage(place).exists(MANIFEST):
-            raise FloatLensError(f"trace_to {place} is already a run; use a new folder")
-        self.lens, self.detail = lens, detail
-        about = manifest.describe("lm-eval", dict(asked), checkpoints=[lens.checkpoint])
-        self.folder = RunFolder.create(place, about)
-
-    def generate(
-        self, names: Sequence[str], prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]
-    ) -> list[Generation]:
-        """Generate after each prompt as `lens.generate` does, and keep the traces."""
-        traces = self.lens.traces([Prompt.from_ids(ids) for ids in prompts], sample_ids=names, sampler=settings)
-        self._save(names, traces)
-        return [Generation.from_trace(self.lens, trace) for trace in traces]
-
-    def replay(self, name: str, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """Keep the trace of an answer that the harness scores: revealed from left to right, nothing is sampled."""
-        self._save([name], [self.lens.replay(Prompt.from_ids(prompt), answer, sample_id=name)])
-
-    def _save(self, names: Sequence[str], traces: Sequence[Trace]) -> None:
-        for name, trace in zip(names, traces, strict=True):
-            checksums = self.folder.save_trace(name, trace, detail=self.detail)
-            self.folder.put((self.lens.name, name), {"error": None}, checksums)

@@ -23,18 +23,10 @@ ELEMENTWISE = 12  # operations per score besides its product: scale, mask, expon
 REGIONS = 16  # regions of a prompt: their sums of attention are kept per head while a layer is observed
 
 
-@dataclass(frozen=True)
-class Device:
-    """Peak numbers of a device: dense 16-bit and float32 TFLOP/s and GB/s, as published by its manufacturer, rounded."""
-
-    half: float
-    single: float
-    bandwidth: float
-
-
+# Peak numbers of a device: dense 16-bit and float32 TFLOP/s and GB/s, as published by its manufacturer, rounded.
 DEVICES = {
-    "A100": Device(312, 19.5, 2039),
-    "CPU core": Device(0.06, 0.06, 10),  # of a server, in float32; 16-bit numbers are not faster there
+    "A100": (312, 19.5, 2039),
+    "CPU core": (0.06, 0.06, 10),  # of a server, in float32; 16-bit numbers are not faster there
 }
 
 
@@ -114,18 +106,18 @@ def operations(model: ModelSize, prompt: int, new: int, steps: int) -> tuple[flo
     return forward, observation
 
 
-def seconds(model: ModelSize, device: Device, prompt: int, new: int, steps: int, batch: int = 1) -> tuple[float, float]:
-    """Seconds of forward passes and of observation, for one batch on one device.
+def seconds(model: ModelSize, device: str, prompt: int, new: int, steps: int, batch: int = 1) -> tuple[float, float]:
+    """Seconds of forward passes and of observation, for one batch on one of `DEVICES`.
 
     A pass takes as long as its arithmetic or its reading of weights and cache, whichever is longer.
     """
     forward, observation = operations(model, prompt, new, steps)
-    peak = (device.half if model.itemsize == 2 else device.single) * 1e12 * FORWARD_SHARE
-    bandwidth = device.bandwidth * 1e9 * READING_SHARE
+    half, single, bandwidth = DEVICES[device]
+    peak = (half if model.itemsize == 2 else single) * 1e12 * FORWARD_SHARE
     passes = new if model.cached else steps
     cache = batch * cache_bytes(model, prompt + new) if model.cached else 0
-    reading = passes * (model.parameters * model.itemsize + cache) / bandwidth
-    return max(batch * forward / peak, reading), batch * observation / (device.single * 1e12 * OBSERVATION_SHARE)
+    reading = passes * (model.parameters * model.itemsize + cache) / (bandwidth * 1e9 * READING_SHARE)
+    return max(batch * forward / peak, reading), batch * observation / (single * 1e12 * OBSERVATION_SHARE)
 
 
 def cache_bytes(model: ModelSize, length: int) -> int:

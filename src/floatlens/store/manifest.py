@@ -145,10 +145,10 @@ def data_hash(name: str) -> str:
     return "bundled" if named_data(name) is not None else "hub"
 
 
-def versions() -> dict[str, str]:
-    """Versions of the packages that numbers can depend on."""
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Versions of FloatLens and of packages, by default those that numbers can depend on; missing ones are left out."""
     found = {"floatlens": __version__}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

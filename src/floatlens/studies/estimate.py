@@ -10,7 +10,7 @@ from typing import Any
 
 from floatlens.evaluation.conditions import conditions
 from floatlens.evaluation.loop import Experiment, run_experiments
-from floatlens.evaluation.planning import WITHOUT_PASSAGES
+from floatlens.evaluation.sources import WITHOUT_PASSAGES
 from floatlens.evaluation.worker import ModelWorker
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.sink import CONTROLS, WINDOWED, WORDS

@@ -22,8 +22,7 @@ from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import Condition, conditions, standard
 from floatlens.evaluation.loop import Experiment, Journal, run_experiments
-from floatlens.evaluation.planning import CLOSED, OPEN, SHORT, Key
-from floatlens.evaluation.sources import DataSource, with_gold_at
+from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, Key, with_gold_at
 from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions, stress_experiments
 from floatlens.evaluation.worker import ModelWorker
 from floatlens.interventions.intervention import NO_ATTENTION

@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.planning import CLOSED, OPEN, SHORT
-from floatlens.evaluation.sources import DataSource, open_sources
+from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, open_sources
 from floatlens.findings.finding import CONDITIONS, FINDINGS, traced_conditions
 from floatlens.models.checkpoint import find
 from floatlens.options import Data, Load, Recording, Run, Sampling, Scope

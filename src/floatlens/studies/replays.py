@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from floatlens.data.prompt import Prompt
 from floatlens.decode.replay import can_replay
 from floatlens.evaluation.loop import Experiment, Journal, run_experiments
-from floatlens.evaluation.planning import SHORT
+from floatlens.evaluation.sources import SHORT
 from floatlens.evaluation.worker import ModelWorker
 from floatlens.findings.drift import FEWEST_TOKENS
 from floatlens.findings.finding import condition_of

@@ -15,8 +15,7 @@ from floatlens.data.template import parse
 from floatlens.errors import FloatLensError
 from floatlens.evaluation import summary
 from floatlens.evaluation.conditions import conditions
-from floatlens.evaluation.planning import CLOSED, OPEN
-from floatlens.evaluation.sources import problems_of, write_problems
+from floatlens.evaluation.sources import CLOSED, OPEN, problems_of, write_problems
 from floatlens.evaluation.table import table1
 from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import check_setting

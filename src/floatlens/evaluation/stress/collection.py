@@ -251,7 +251,7 @@ def with_outcomes(answers: pd.DataFrame, streams: Mapping[str, Lives]) -> pd.Dat
         for name, values in found.items():
             wrong = sample.meta[name]
             known = bool(wrong) and row.error is None
-            values.append(float(score(str(row.answer), list(wrong)).accuracy_words) if known else np.nan)
+            values.append(score(str(row.answer), list(wrong))["accuracy_words"] if known else np.nan)
     return answers.assign(**found)
 
 

@@ -1,8 +1,10 @@
-"""Position and layout: where the evidence is among the other passages.
+"""Position, layout, masks and query: where the evidence is among the other passages, and how the question is put.
 
 `position` moves the gold passage (lost in the middle, arXiv 2307.03172). `layout` arranges the pieces of multi-hop evidence:
 together, k passages apart, together in reverse order, or shuffled. Its axis is the distance; the reversed and the shuffled
-layouts have no value on it.
+layouts have no value on it. `masks` is the number of mask tokens that a masked diffusion model is given to fill; for an
+autoregressive model the same numbers are the maximum number of new tokens. `query` puts the question after the passages,
+before them, or on both sides.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from floatlens.data.sample import Passage, Sample, move_gold
+from floatlens.data.template import ORDERS
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
 
 MOST = 11  # default maximum number of positions
 NAN = float("nan")
+MASKS = (8, 16, 32, 64)
+NAMES = {"last": "after", "first": "before", "both": "both"}  # of positions of the question
 
 
 @register_stress(
@@ -100,3 +105,20 @@ def _cut(sample: Sample, count: int | None) -> Sample:
     room = max(0, count - len(sample.gold))
     others = {id(p) for p in [p for p in sample.passages if not p.gold][:room]}
     return sample.with_passages([p for p in sample.passages if p.gold or id(p) in others])
+
+
+@register_stress("masks", axis="mask tokens appended", about="more mask tokens than the answer needs", priority=20)
+def mask_levels(samples: Sequence[Sample], options: StressOptions) -> list[StressLevel]:
+    """Ask with each number of mask tokens."""
+    counts = sorted(set(options.values or MASKS))
+    if counts[0] < 1:
+        raise FloatLensError(f"{counts[0]} mask tokens cannot hold an answer; use numbers from 1 in --levels")
+    return [StressLevel(str(count), float(count), list(samples), {"max_new_tokens": count}) for count in counts]
+
+
+@register_stress(
+    "query", axis="position of the question", about="the question after, before, or on both sides", priority=10
+)
+def query_levels(samples: Sequence[Sample], options: StressOptions) -> list[StressLevel]:
+    """Ask with the question at each position."""
+    return [StressLevel(NAMES[order], NAN, list(samples), {"order": order}) for order in ORDERS]

@@ -75,8 +75,7 @@ class StressTest:
     levels: MakeLevels
 
 
-MODULES = ("noise", "position", "settings")
-STRESSES: Registry[StressTest] = Registry("stress", "floatlens.evaluation.stress", MODULES)
+STRESSES: Registry[StressTest] = Registry("stress", "floatlens.evaluation.stress", ("noise", "position"))
 
 
 def register_stress(name: str, *, axis: str, about: str, priority: int = 0) -> Callable[[MakeLevels], MakeLevels]:
