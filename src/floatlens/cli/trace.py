@@ -41,6 +41,9 @@ class Asked:
         "Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).",
         rare=True,
     )
+    intervention: list[str] | None = option(
+        None, 'Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'
+    )
 
 
 DEFAULTS = Asked()
@@ -51,10 +54,6 @@ def command(
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
     asked: Asked = DEFAULTS,
     data: common.OneData = None,
-    intervention: Annotated[
-        list[str] | None,
-        typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
-    ] = None,
     reading: Data = Data(limit=16),
     sampling: Sampling = Sampling(seed=0),
     recording: Recording = Recording(),
@@ -87,7 +86,7 @@ def command(
         raise FloatLensError("--replay needs one prompt; pass it with --prompt, --text or --ids")
     ids, order = parse_ids(asked.ids), parse_order(asked.order)
     reading = replace(reading, seed=None)  # the questions are the first ones; the seed is only the sampler's
-    interventions = [parse_intervention(spec) for spec in intervention or ()]
+    interventions = [parse_intervention(spec) for spec in asked.intervention or ()]
     engine, names = make_engine(running), [data] if data else []
     sources = open_sources(names, reading, ())
 
@@ -117,10 +116,10 @@ def command(
     check_recording(recording, lens.shape, settings.step_count)
     for prompt in prompts:
         settings.fits(len(prompt.ids), lens.context_length)
-    how: dict[str, Any] = {"recording": recording, "interventions": tuple(intervention or ())}
+    how: dict[str, Any] = {"recording": recording, "interventions": tuple(asked.intervention or ())}
     job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, len(samples), **how)
     kept = {"data": names, "read": reading, "load": loading, "sampling": sampling, "recording": recording}
-    kept |= recorded(asked) | {"intervention": intervention}
+    kept |= recorded(asked)
     with shared.open_run(out, "trace", [model], kept, running.resume) as folder, shared.bar() as watch:
         records, _ = run_experiments([job], ModelWorker(loading), Journal(folder), engine=engine, watch=watch)
         failed = [record for record in records if record.error]

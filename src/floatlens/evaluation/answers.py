@@ -102,16 +102,15 @@ class AnswerRecord:
     def with_answer(self, made: Generation) -> Self:
         """Return the record with an answer and its scores."""
         text = made.text.strip()
-        scores = score(text, self.gold)
-        counts: dict[str, Any] = {"steps": int(made.steps), "new_tokens": len(made.ids)}
-        return replace(self, answer=text, confidence=float(made.confidence), **scores, **counts)
+        values: dict[str, Any] = {"steps": int(made.steps), "new_tokens": len(made.ids), **score(text, self.gold)}
+        return replace(self, answer=text, confidence=float(made.confidence), **values)
 
     def with_answer_of(self, other: AnswerRecord) -> Self:
         """Return the record with the answer of another question that has the same prompt."""
         if other.error is not None:
             return replace(self, error=other.error)
-        same = {name: getattr(other, name) for name in ("answer", "confidence", "steps", "new_tokens")}
-        return replace(self, **same, **score(other.answer, self.gold))
+        same: dict[str, Any] = {n: getattr(other, n) for n in ("answer", "confidence", "steps", "new_tokens")}
+        return replace(self, **same | score(other.answer, self.gold))
 
 
 def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecord) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from floatlens.decode.network import Network, WholePasses, guided
 from floatlens.decode.sampler import SAMPLERS, Sampler, check_whole
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
+from floatlens.options import Run
 
 CANVAS = "canvas"  # the sampler that reads the prompt causally and denoises what follows it
 
@@ -63,7 +64,7 @@ def loglikelihood(
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     *,
     samples: int = 128,
-    batch_size: int = 8,
+    batch_size: int = Run.batch_size,
     seed: int = 0,
     cfg_scale: float = 0.0,
     greedy: bool = True,
