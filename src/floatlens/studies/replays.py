@@ -74,7 +74,9 @@ def replay_answers(
             recording = Recording(record=RECORD, detail=plan.scope.detail)
             how: dict[str, Any] = {"batch_size": plan.run.batch_size, "recording": recording}
             job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, **how, count=len(prompts))
-            run_experiments([job], worker, Journal(folder), engine=does, watch=as_one(watch, f"{model}, replays", len(prompts)))
+            run_experiments(
+                [job], worker, Journal(folder), engine=does, watch=as_one(watch, f"{model}, replays", len(prompts))
+            )
         folder.finish()
         return len(prompts)
 
