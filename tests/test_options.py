@@ -82,5 +82,9 @@ def test_an_unknown_keyword_is_refused_with_the_closest_one() -> None:
         options.make({"top_p": 0.9}, options.Sampling)
 
 
+def test_only_options_that_results_depend_on_are_recorded() -> None:
+    assert options.recorded(options.Run(batch_size=4, workers=2)) == {"batch_size": 4}
+
+
 if __name__ == "__main__":
     KEYWORDS.write_text(keywords(), encoding="utf-8")

@@ -277,9 +277,5 @@ def make(given: Mapping[str, Any], *kinds: type[Any]) -> tuple[Any, ...]:
 
 
 def recorded(value: Any) -> dict[str, Any]:
-    """Return the options of a value that results depend on, for the manifest.
-
-    >>> recorded(Run(batch_size=4, workers=2))
-    {'batch_size': 4}
-    """
+    """Return the options of a value that results depend on, for the manifest."""
     return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.metadata["recorded"]}

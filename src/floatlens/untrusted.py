@@ -256,11 +256,7 @@ def text_bytes(array: Any) -> int:
 
 
 def room(size: int) -> int:
-    """Return how many bytes a compressed file of `size` bytes may unpack to.
-
-    >>> room(1000), room(1_000_000)
-    (67108864, 500000000)
-    """
+    """Return how many bytes a compressed file of `size` bytes may unpack to."""
     return max(SMALL, RATIO * size)
 
 

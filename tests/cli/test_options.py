@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from floatlens.cli.main import COMMANDS, PANELS, list_options
-from floatlens.cli.options import parse_numbers
+from floatlens.cli.options import parse_names, parse_numbers
+from floatlens.cli.shared import rate_of
 from floatlens.errors import FloatLensError
 from floatlens.models.family import FAMILIES
 from floatlens.options import GROUPS, Data, Load, Recording, Run, Sampling, Scope
@@ -95,3 +96,8 @@ def test_settings_of_one_sampler_are_typed_and_unknown_ones_refused(tmp_path: Pa
     assert "top_k" in run(*words, "--sampler-set", "top_k=few", code=2).stderr
     assert "no setting 'cfg_scale'; it takes" in run(*words, "--sampler-set", "cfg_scale=1", code=2).stderr
     assert "write NAME=VALUE" in run(*words, "--sampler-set", "top_k", code=2).stderr
+
+
+def test_names_are_split_at_commas_and_rates_are_readable() -> None:
+    assert parse_names("drift, stress") == ["drift", "stress"] and parse_names(None) == []
+    assert (rate_of(50, 10), rate_of(2, 60)) == ("5.0/s", "30 s each")

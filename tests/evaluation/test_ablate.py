@@ -406,3 +406,10 @@ def test_what_cannot_work_is_refused_before_the_model_is_loaded(
     monkeypatch.setattr("floatlens.lens.load_model", lambda *a, **k: pytest.fail("a weight was read"))
     assert command(["ablate", "tiny-mdm", "--data", "world:fresh", "--limit", "3", *words]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_a_well_formed_answer_ends_and_does_not_stutter() -> None:
+    assert well_formed(Generation("in Paris", [5, 6], 2, 0.9, True))
+    assert not well_formed(Generation("no no no", [7] * 3, 3, 0.9, True))
+    assert not well_formed(Generation("in Paris", [5, 6], 2, 0.9, False))
+    assert not well_formed(Generation("in Paris", [5, 6], 2, 0.9, True), special=[6])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import numpy as np
 import pandas
@@ -133,3 +134,12 @@ def test_the_command_asks_every_stage_and_looks_at_the_passages(checkpoints, tmp
     assert set(looked["role"]) >= {"current", "copy", "misleading", "other"} and (looked["share"] > 0).all()
     totals = looked.groupby(["stage", "id"])["share"].sum()
     assert (totals < 1).all()
+
+
+def test_a_passage_is_changed_only_where_its_answer_can_be_replaced():
+    home = Passage("Ada lives in Molen.")
+    assert collection.can_change(home, ["Molen"])
+    assert not collection.can_change(Passage("Ada lives in Mo-len."), ["Molen"])
+    near = Passage("Ada lives in Molen, near Rusk.")
+    assert collection.put_answer(near, ["molen"], "Tarn").text == "Ada lives in Tarn, near Rusk."
+    assert collection.drop_word(home, "Molen", random.Random(0)).text == "Ada in Molen."

@@ -18,7 +18,7 @@ from floatlens.evaluation.loop import Experiment, Journal, evaluate, run_experim
 from floatlens.evaluation.sources import CLOSED
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
-from floatlens.evaluation.worker import ModelWorker
+from floatlens.evaluation.worker import ModelWorker, error_reason, is_out_of_memory
 from floatlens.options import Sampling
 from floatlens.store.engine import WorkerDied
 from floatlens.store.local import LocalEngine
@@ -298,3 +298,10 @@ def test_a_text_that_begins_with_a_mask_is_answered():
     samples = [Sample(f"q{i}", text, ["capital"], infill=True) for i, text in enumerate(texts)]
     answers = fl.evaluate(fl.load("tiny-mdm"), samples)
     assert not answers["error"].any() and answers["answer"].str.len().all()
+
+
+def test_an_error_is_one_line_and_missing_memory_is_recognised_by_its_text():
+    assert error_reason(RuntimeError("sizes differ\nmore")) == "sizes differ"
+    assert error_reason(ValueError()) == "ValueError"
+    assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    assert not is_out_of_memory(RuntimeError("sizes differ"))

@@ -67,3 +67,9 @@ def test_the_scores_are_ordered(said, gold):
 def test_normalising_twice_changes_words_no_more_than_articles(text):
     once = normalise(text)
     assert once == " ".join(once.split())
+
+
+def test_articles_case_and_punctuation_do_not_count():
+    assert metrics.exact_match("The Paris.", "paris") == 1.0
+    assert metrics.accuracy("It is 142", "42") == 1.0
+    assert metrics.accuracy_words("It is 142", "42") == 0.0 and metrics.accuracy_words("It is 42.", "42") == 1.0

@@ -11,7 +11,7 @@ import pytest
 from floatlens.data.sample import Passage, Sample, contains_words
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.loop import answer_all
-from floatlens.evaluation.stress import curves
+from floatlens.evaluation.stress import curves, noise
 from floatlens.evaluation.stress.stress import (
     STRESSES,
     StressLevel,
@@ -195,3 +195,10 @@ def test_questions_without_an_answer_at_some_level_leave_the_curve_s_numbers():
     table = pandas.DataFrame(rows, columns=["id", "level", "x", "accuracy"])
     scores, x, names = curves.matrix(table, "accuracy")
     assert scores.tolist() == [[1.0, 0.0]] and x.tolist() == [0.0, 1.0] and names == ["0", "1"]
+
+
+def test_a_distractor_does_not_hold_the_answer_and_levels_fit_their_number():
+    sample = Sample("1", "Where?", ["Molen"], [Passage("Ada is in Molen.", gold=True)])
+    assert noise.is_distractor(Passage("Ben is in Rusk."), sample)
+    assert not noise.is_distractor(Passage("Molen is a town."), sample)
+    assert (noise._smaller(5), noise._smaller(0)) == ("0,1,2,4", "0")

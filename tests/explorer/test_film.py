@@ -11,7 +11,8 @@ import pytest
 import floatlens as fl
 from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
-from floatlens.explorer.film import film, frame, unpacked
+from floatlens.explorer.film import bits, evenly, film, frame, packed, unpacked
+from floatlens.explorer.page import escaped_json
 from floatlens.explorer.widget import FilmFrame
 from tests.explorer.traces import planted, tiny
 
@@ -205,3 +206,11 @@ def test_a_prompt_that_was_not_built_from_a_question_is_not_passed_off_as_one(ot
     asked = film(lens.trace(prompt, max_new_tokens=4))["request"]
     assert asked["built_from"] is None and asked["prompt"]["ids"] == prompt.ids
     assert [fl.Region(*region) for region in asked["prompt"]["regions"]] == prompt.regions
+
+
+def test_arrays_travel_as_base64_and_text_is_never_markup():
+    assert packed(np.array([1, 2]), "int32") == {"dtype": "int32", "shape": [2], "data": "AQAAAAIAAAA="}
+    np.testing.assert_array_equal(unpacked(packed(np.array([0.5, np.nan]), "float16")), np.float16([0.5, np.nan]))
+    assert unpacked(bits(np.array([True, False, False, True]))).tolist() == [9]
+    assert (evenly(10, 4), evenly(3, 9), evenly(5, 1)) == ([0, 3, 6, 9], [0, 1, 2], [4])
+    assert escaped_json("</script>") == '"\\u003c/script\\u003e"'

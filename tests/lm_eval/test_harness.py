@@ -23,7 +23,7 @@ from lm_eval.tasks import TaskManager
 
 import floatlens as fl
 import lm_eval
-from floatlens.lm_eval.model import FloatLensLM
+from floatlens.lm_eval.model import FloatLensLM, available
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import RunTraces
 
@@ -216,3 +216,7 @@ def test_the_program_runs_a_task_from_the_command_line(tasks: Path, tmp_path: Pa
     words[words.index("pretrained=tiny-mdm,mc_num=2")] = "pretrained=tiny-mdm,mc_num=0"
     refused = subprocess.run(words, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=500)
     assert refused.returncode == 2 and "error: samples should be an integer" in refused.stderr
+
+
+def test_a_device_that_is_there_is_used() -> None:
+    assert available("cpu") == "cpu" and available(None) is None

@@ -23,8 +23,9 @@ from floatlens import FloatLensError
 from floatlens.cli import main
 from floatlens.files import atomic_write, unfinished_name
 from floatlens.store.diff import compare, results_differ
-from floatlens.store.folder import RunFolder, safe_name
+from floatlens.store.folder import Result, RunFolder, safe_name
 from floatlens.store.lock import STALE
+from floatlens.store.storage import hash_value, hide_credentials, is_url
 from floatlens.trace.trace import Trace
 from tests.store import bucket  # noqa: F401  (the protocol bucket://)
 from tests.store.conftest import TRACED, Undisturbed, Words
@@ -306,3 +307,15 @@ def test_a_run_is_one_folder_of_the_name_that_was_given(
         run.write_text("results.json", "{}")
     expected = tmp_path / ("home" if name == "~" else name)
     assert [path for path in tmp_path.iterdir()] == [expected] and len(list(expected.rglob("*.json"))) == 3
+
+
+def test_names_of_files_stay_the_same_and_are_never_paths() -> None:
+    assert safe_name("../../etc/passwd") == "etc-passwd-3754d6cb3a38"
+    assert Result(("tiny-mdm", "../nq", "q1"), {}).file == "results/e4/tiny-mdm-nq-q1-1e921fccf79c.json"
+
+
+def test_a_url_is_not_a_path_and_is_shown_without_credentials() -> None:
+    assert is_url("s3://bucket/run") and not is_url("C:/run") and not is_url("run")
+    given = "ftp://me:secret@host/run and https://host/data.jsonl?token=abc"
+    assert hide_credentials(given) == "ftp://host/run and https://host/data.jsonl?..."
+    assert hash_value({"a": 1, "b": 2}) == hash_value({"b": 2, "a": 1}) != hash_value({"a": 2, "b": 1})

@@ -263,3 +263,7 @@ def test_results_of_other_fields_are_a_usage_error(tmp_path: Path, content: str)
     (run.path / "results.json").write_text(content)
     made = commands.run("report", run.path, "--out", tmp_path / "r.html", code=2)
     assert "results.json" in made.stderr.replace("\n", "")
+
+
+def test_a_small_file_may_unpack_to_more_times_its_size_than_a_large_one() -> None:
+    assert (untrusted.room(1000), untrusted.room(1_000_000)) == (64 << 20, 500_000_000)

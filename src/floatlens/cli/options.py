@@ -80,11 +80,7 @@ def parse_numbers(text: str | None, option: str) -> list[int] | None:
 
 
 def parse_names(text: str | None, option: str = "") -> list[str]:
-    """Split a list at its commas.
-
-    >>> parse_names("drift, stress"), parse_names(None)
-    (['drift', 'stress'], [])
-    """
+    """Split a list at its commas."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 

@@ -208,11 +208,7 @@ def _lines() -> Iterator[ProgressCallback]:
 
 
 def rate_of(number: int, seconds: float) -> str:
-    """Return the mean rate since the start, which jumps less than the momentary one.
-
-    >>> rate_of(50, 10), rate_of(2, 60)
-    ('5.0/s', '30 s each')
-    """
+    """Return the mean rate since the start, which jumps less than the momentary one."""
     if not seconds:
         return ""
     return f"{number / seconds:.1f}/s" if number > seconds else f"{seconds / number:.0f} s each"

@@ -57,7 +57,7 @@ def command(
 
         floatlens study GSAI-ML/LLaDA-8B-Instruct --data nq.jsonl --dtype bfloat16
 
-        floatlens study GSAI-ML/LLaDA-8B-Instruct --only sink --device auto --out sink
+        floatlens study GSAI-ML/LLaDA-8B-Instruct --only sink --out sink
     """
     from floatlens.evaluation.sources import CLOSED, OPEN, open_sources
     from floatlens.findings.finding import check_setting

@@ -66,11 +66,7 @@ class AblationRecord(AnswerRecord):
 
 
 def well_formed(answer: Generation, special: Sequence[int] = ()) -> bool:
-    """Return whether an answer ended, is not empty, has no special token, and repeats no word three times in a row.
-
-    >>> well_formed(Generation("in Paris", [5, 6], 2, 0.9, True)), well_formed(Generation("no no no", [7] * 3, 3, 0.9, True))
-    (True, False)
-    """
+    """Return whether an answer ended, is not empty, has no special token, and repeats no word three times in a row."""
     words = normalise(answer.text).split()
     stutters = any(words[i] == words[i + 1] == words[i + 2] for i in range(len(words) - 2))
     return answer.ended and bool(words) and not stutters and not set(answer.ids) & set(special)

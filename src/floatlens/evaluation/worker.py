@@ -113,21 +113,13 @@ class ModelWorker:
 
 
 def error_reason(error: BaseException) -> str:
-    """An error in one line, for a row.
-
-    >>> error_reason(RuntimeError("sizes differ\\nmore"))
-    'sizes differ'
-    """
+    """An error in one line, for a row."""
     text = "out of memory with a batch of one" if is_out_of_memory(error) else str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a smaller batch may help.
-
-    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
-    True
-    """
+    """Whether a smaller batch may help."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error).lower()

@@ -218,11 +218,7 @@ def frame(received_LHT: Array, attention: str, rules: Sequence[str] = RULES) -> 
 
 
 def evenly(count: int, keep: int) -> list[int]:
-    """Return `keep` of `count` indices, evenly spaced from the first to the last.
-
-    >>> evenly(10, 4), evenly(3, 9), evenly(5, 1)
-    ([0, 3, 6, 9], [0, 1, 2], [4])
-    """
+    """Return `keep` of `count` indices, evenly spaced from the first to the last."""
     if keep >= count:
         return list(range(count))
     return [count - 1] if keep == 1 else [round(i * (count - 1) / (keep - 1)) for i in range(keep)]
@@ -313,30 +309,18 @@ DTYPES = ("float16", "int32", "uint8")
 
 
 def packed(array: Array, dtype: str) -> dict[str, Any]:
-    """Encode an array as JSON.
-
-    >>> packed(np.array([1, 2]), "int32")
-    {'dtype': 'int32', 'shape': [2], 'data': 'AQAAAAIAAAA='}
-    """
+    """Encode an array as JSON."""
     assert dtype in DTYPES, dtype
     ordered = np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<"))
     return {"dtype": dtype, "shape": list(array.shape), "data": base64.b64encode(ordered.tobytes()).decode("ascii")}
 
 
 def unpacked(value: dict[str, Any]) -> Array:
-    """Decode the result of `packed`.
-
-    >>> unpacked(packed(np.array([0.5, np.nan]), "float16"))
-    array([0.5, nan], dtype=float16)
-    """
+    """Decode the result of `packed`."""
     flat = np.frombuffer(base64.b64decode(value["data"]), np.dtype(value["dtype"]).newbyteorder("<"))
     return flat.reshape(value["shape"]).astype(value["dtype"])
 
 
 def bits(flags: Array) -> dict[str, Any]:
-    """Pack booleans into bits along the last axis, the first in the lowest bit.
-
-    >>> unpacked(bits(np.array([True, False, False, True])))
-    array([9], dtype=uint8)
-    """
+    """Pack booleans into bits along the last axis, the first in the lowest bit."""
     return packed(np.packbits(flags, axis=-1, bitorder="little"), "uint8")

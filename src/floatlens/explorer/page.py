@@ -98,11 +98,7 @@ def page(films: Sequence[dict[str, Any]], title: str = "FloatLens", state: dict[
 
 
 def escaped_json(value: Any) -> str:
-    """Encode JSON so that it can be placed inside a script element.
-
-    >>> escaped_json("</script>")
-    '"\\\\u003c/script\\\\u003e"'
-    """
+    """Encode JSON so that it can be placed inside a script element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False)
     for character, escape in ESCAPES.items():
         text = text.replace(character, escape)

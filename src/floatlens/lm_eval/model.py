@@ -290,11 +290,7 @@ class FloatLensLM(TemplateLM):
 
 
 def available(device: str | None) -> str | None:
-    """The harness's device. Its default is the first GPU; a machine without one uses the CPU.
-
-    >>> available("cpu")
-    'cpu'
-    """
+    """The harness's device. Its default is the first GPU; a machine without one uses the CPU."""
     if device and str(device).startswith("cuda") and not torch.cuda.is_available():
         log.warning("%s is not available; running on the CPU", device)
         return None

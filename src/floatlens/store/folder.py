@@ -58,11 +58,7 @@ Claim = tuple[str, str]  # location of a run, and nonce of the lock under which 
 
 
 def safe_name(sample_id: str) -> str:
-    """A file name for an id from data: readable where possible, always unique, never a path.
-
-    >>> safe_name("../../etc/passwd")
-    'etc-passwd-3754d6cb3a38'
-    """
+    """A file name for an id from data: readable where possible, always unique, never a path."""
     digest = hashlib.sha256(sample_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9]+", "-", sample_id)[:40].strip("-")
     return f"{readable}-{digest}" if readable else digest
@@ -85,11 +81,7 @@ class Result:
 
     @property
     def file(self) -> str:
-        """The name of its file.
-
-        >>> Result(("tiny-mdm", "../nq", "q1"), {}).file
-        'results/e4/tiny-mdm-nq-q1-1e921fccf79c.json'
-        """
+        """The name of its file."""
         name = safe_name(json.dumps(self.key))
         return f"{RESULTS}/{hashlib.sha256(name.encode()).hexdigest()[:2]}/{name}.json"
 

@@ -33,20 +33,12 @@ QUERY = re.compile(r"(?P<url>[a-z][a-z0-9+.-]*://[^\s?]*)\?\S+")
 
 
 def is_url(location: str | Path) -> bool:
-    """Whether a location is a URL and not a path.
-
-    >>> is_url("s3://bucket/run"), is_url("C:/run"), is_url("run")
-    (True, False, False)
-    """
+    """Whether a location is a URL and not a path."""
     return URL.match(str(location)) is not None
 
 
 def hide_credentials(text: str) -> str:
-    """A text without the user names, passwords and query strings of the URLs in it.
-
-    >>> hide_credentials("ftp://me:secret@host/run and https://host/data.jsonl?token=abc")
-    'ftp://host/run and https://host/data.jsonl?...'
-    """
+    """A text without the user names, passwords and query strings of the URLs in it."""
     return QUERY.sub(r"\g<url>?...", CREDENTIALS.sub(r"\g<scheme>", text))
 
 
@@ -275,11 +267,7 @@ def hash_bytes(content: bytes) -> str:
 
 
 def hash_value(value: Mapping[str, Any]) -> str:
-    """The SHA-256 of a JSON object, regardless of the order of its fields.
-
-    >>> hash_value({"a": 1, "b": 2}) == hash_value({"b": 2, "a": 1})
-    True
-    """
+    """The SHA-256 of a JSON object, regardless of the order of its fields."""
     return hash_bytes(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 

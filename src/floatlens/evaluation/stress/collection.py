@@ -133,11 +133,7 @@ def lives(samples: Sequence[Sample], seed: int = 0) -> list[DocumentLife]:
 
 
 def can_change(passage: Passage, answers: Sequence[str]) -> bool:
-    """Return whether the passage contains an answer, and no longer contains one after it is replaced.
-
-    >>> can_change(Passage("Ada lives in Molen."), ["Molen"]), can_change(Passage("Ada lives in Mo-len."), ["Molen"])
-    (True, False)
-    """
+    """Return whether the passage contains an answer, and no longer contains one after it is replaced."""
     changed = put_answer(passage, answers, "")
     return changed.text != passage.text and not any(contains_words(changed.text, answer) for answer in answers)
 
@@ -165,22 +161,14 @@ def draw_answers(sample: Sample, pool: Sequence[str], random_: random.Random) ->
 
 
 def put_answer(passage: Passage, old: Sequence[str], new: str) -> Passage:
-    """Return the passage with the old answers replaced by a new one.
-
-    >>> put_answer(Passage("Ada lives in Molen, near Rusk."), ["molen"], "Tarn").text
-    'Ada lives in Tarn, near Rusk.'
-    """
+    """Return the passage with the old answers replaced by a new one."""
     ordered = sorted((answer for answer in old if answer.strip()), key=len, reverse=True)
     pattern = re.compile(r"\b(?:" + "|".join(map(re.escape, ordered)) + r")(?!\w)", re.IGNORECASE)
     return Passage(pattern.sub(lambda _: new, passage.text), passage.title)
 
 
 def drop_word(passage: Passage, kept: str, random_: random.Random) -> Passage:
-    """Return a near-duplicate: the passage without one of its words that is not in `kept`.
-
-    >>> drop_word(Passage("Ada lives in Molen."), "Molen", random.Random(0)).text
-    'Ada in Molen.'
-    """
+    """Return a near-duplicate: the passage without one of its words that is not in `kept`."""
     parts = passage.text.split(" ")
     protected = {normalise(word) for word in kept.split()}
     free = [i for i, word in enumerate(parts) if normalise(word) and normalise(word) not in protected]

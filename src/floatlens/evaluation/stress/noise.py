@@ -69,12 +69,7 @@ def find_distractors(samples: Sequence[Sample], options: StressOptions) -> Distr
 
 
 def is_distractor(passage: Passage, sample: Sample) -> bool:
-    """Return whether a passage neither is gold nor contains the answer.
-
-    >>> sample = Sample("1", "Where?", ["Molen"], [Passage("Ada is in Molen.", gold=True)])
-    >>> is_distractor(Passage("Ben is in Rusk."), sample), is_distractor(Passage("Molen is a town."), sample)
-    (True, False)
-    """
+    """Return whether a passage neither is gold nor contains the answer."""
     if any(contains_words(passage.line, answer) for answer in sample.answers):
         return False
     gold = [p for p in sample.passages if p.gold]
@@ -100,11 +95,7 @@ def _random(sample: Sample, count: int, pool: Sequence[Passage], seed: int) -> l
 
 
 def _smaller(most: int) -> str:
-    """Return levels that fit the number of distractors.
-
-    >>> _smaller(5), _smaller(0)
-    ('0,1,2,4', '0')
-    """
+    """Return levels that fit the number of distractors."""
     return ",".join(str(count) for count in COUNTS if count <= most)
 
 
