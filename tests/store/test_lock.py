@@ -112,7 +112,7 @@ def test_a_claim_that_another_client_makes_at_the_same_moment_is_respected(
     monkeypatch.setattr(Bucket, "pipe_file", pipe_file)
     with pytest.raises(FloatLensError, match=f"is in use by process {os.getppid()}"):
         RunFolder.create(place, {"asked": {}})
-    assert lock.read_claim(Storage(place))["nonce"] == "another" and not Storage(place).exists("manifest.json")
+    assert lock.read_holder(Storage(place))["nonce"] == "another" and not Storage(place).exists("manifest.json")
 
 
 def start_and_write(place: Path, together: Barrier, answer: Connection) -> None:
@@ -187,7 +187,7 @@ def test_a_run_whose_folder_was_taken_over_stops_writing_and_leaves_the_lock_of_
         with pytest.raises(FloatLensError, match=f"no longer held by this run but by process {os.getppid()}"):
             write()
     run.close()
-    assert lock.read_claim(run.storage)["nonce"] == "another"
+    assert lock.read_holder(run.storage)["nonce"] == "another"
     assert [result.key for result in run.results()] == [("a",)]
     run.storage.remove("lock")
 
@@ -198,20 +198,20 @@ def test_a_renewal_does_not_replace_the_claim_of_another(place: str, monkeypatch
         first = run.storage.read("lock")
         while run.storage.read("lock") == first:
             time.sleep(0.01)
-        assert lock.read_claim(run.storage)["nonce"] == json.loads(first)["nonce"]
+        assert lock.read_holder(run.storage)["nonce"] == json.loads(first)["nonce"]
         for _ in range(3):  # a renewal that is under way may still land on the claim, but none after it
             claim(place, **OTHER)
             time.sleep(0.2)  # some beats
-            if lock.read_claim(run.storage)["nonce"] == "another":
+            if lock.read_holder(run.storage)["nonce"] == "another":
                 break
-        assert lock.read_claim(run.storage)["nonce"] == "another"
+        assert lock.read_holder(run.storage)["nonce"] == "another"
     run.storage.remove("lock")
 
 
 def test_a_worker_does_not_write_for_a_run_that_has_replaced_its_own(place: str) -> None:
     with RunFolder.create(place, {"asked": {}}) as run:
-        assert run.claim is not None
-        worker = RunFolder.of_owner(run.claim)
+        assert run.owner is not None
+        worker = RunFolder.of_owner(run.owner)
         assert list(worker.save_trace("a", some_trace())) == [f"samples/{safe_name('a')}"]
         claim(place, **OTHER)
         with pytest.raises(FloatLensError, match=f"no longer held by this run but by process {os.getppid()}"):

@@ -24,7 +24,7 @@ from floatlens.cli import main
 from floatlens.errors import FloatLensError
 from floatlens.store.diff import compare, results_differ
 from floatlens.store.folder import Result, RunFolder
-from floatlens.store.lock import read_claim
+from floatlens.store.lock import read_holder
 from floatlens.store.storage import Storage
 from tests.store.conftest import QUESTIONS, TRACED, Undisturbed, Words
 from tests.store.faulty_proxy import FaultyProxy
@@ -198,7 +198,7 @@ except Exception as error:
     os.kill(first.pid, signal.SIGCONT)
     assert "no longer held by this run but by process 1 on elsewhere" in line_of(first)
     first.wait()
-    assert RunFolder.open(location).results() == [] and read_claim(storage)["nonce"] == "of another run"
+    assert RunFolder.open(location).results() == [] and read_holder(storage)["nonce"] == "of another run"
 
 
 # --- requests that fail or are slow -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from floatlens.keywords import EvaluateKeywords
 from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Recording, Run, Sampling, make
 from floatlens.store.engine import Engine, ProgressCallback, WorkerDied
-from floatlens.store.folder import Claim, RunFolder
+from floatlens.store.folder import Owner, RunFolder
 from floatlens.store.local import LocalEngine
 from floatlens.trace.trace import Trace
 
@@ -122,7 +122,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases that a worker computes together; `experiment` has no samples here, and `claim` is that of the run folder.
+    """Cases that a worker computes together; `experiment` has no samples here, and `owner` is that of the run folder.
 
     Cases that are not `missing` have a result already; they are kept so that the composition of the batch stays the same.
     """
@@ -130,7 +130,7 @@ class Batch:
     experiment: Experiment
     cases: list[Case]
     missing: frozenset[Key]
-    claim: Claim | None = None
+    owner: Owner | None = None
 
     def split(self) -> list[Batch]:
         """Return the batch in its smallest parts, to find the one that kills its worker: by question, or by case."""
@@ -274,12 +274,12 @@ def _plan(
                 copies.append((record, origin))
     batches = plan_batches(prompts, experiment.batch_size if lens.batched else 1)
     sent = replace(experiment, samples=())
-    claim = journal.folder.claim if journal.folder is not None else None
+    owner = journal.folder.owner if journal.folder is not None else None
     for ids in batches:
         for part in experiment.divide([case for id_ in ids for case in cases[id_]], missing, len(batches)):
             wanted = missing & {case.record.key for case in part}
             if wanted:
-                yield Batch(sent, part, wanted, claim)
+                yield Batch(sent, part, wanted, owner)
 
 
 def answer_all(

@@ -61,7 +61,7 @@ class ModelWorker:
         """Compute a batch; returns its results, and the time in seconds without loading the model."""
         self.lens(batch.experiment.model)
         began = time.perf_counter()
-        folder = RunFolder.of_owner(batch.claim) if batch.claim is not None else None
+        folder = RunFolder.of_owner(batch.owner) if batch.owner is not None else None
         return list(batch.experiment.compute(self, batch, folder)), time.perf_counter() - began
 
     def lens(self, model: str) -> Lens:

@@ -34,7 +34,7 @@ from floatlens.data.read import FULL_LIST as PROBLEMS
 from floatlens.errors import FloatLensError
 from floatlens.files import UNFINISHED, atomic_write, temporary_folder
 from floatlens.store.lock import NAME as LOCK
-from floatlens.store.lock import RunLock, check_nonce, read_claim
+from floatlens.store.lock import RunLock, check_nonce, read_holder
 from floatlens.store.storage import Storage, hash_tree, hash_value
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.summarise import Detail
@@ -54,7 +54,7 @@ FILES = (
 MATCHED = ("command", "asked", "models", "data", "versions")
 TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
 Key = tuple[str, ...]
-Claim = tuple[str, str]  # location of a run, and nonce of the lock under which its owner writes
+Owner = tuple[str, str]  # location of a run, and nonce of the lock under which its owner writes
 
 
 def safe_name(sample_id: str) -> str:
@@ -116,7 +116,7 @@ class RunFolder:
     """One run, on disk or at a URL that fsspec reaches.
 
     The process that created or resumed it owns it, and alone writes results and manifest. Workers write traces only,
-    under the owner's claim.
+    in the owner's name.
 
     >>> import tempfile
     >>> run = RunFolder.create(tempfile.mkdtemp() + "/run", {"command": "trace"})
@@ -215,13 +215,13 @@ class RunFolder:
         return run
 
     @classmethod
-    def of_owner(cls, claim: Claim) -> RunFolder:
+    def of_owner(cls, owner: Owner) -> RunFolder:
         """The run as a worker sees it, to save traces."""
-        location, nonce = claim
+        location, nonce = owner
         return cls(Storage(location), nonce)
 
     @property
-    def claim(self) -> Claim | None:
+    def owner(self) -> Owner | None:
         """What a worker needs to save traces."""
         return (self.location, self.nonce) if self.nonce is not None else None
 
@@ -461,7 +461,7 @@ def _only_leftovers(root: Path) -> bool:
         if path.name == SAMPLES and path.is_dir():
             mine = not any(path.iterdir())
         elif path.name == LOCK:
-            mine = path.is_file() and (path.stat().st_size == 0 or "nonce" in read_claim(Storage(root)))
+            mine = path.is_file() and (path.stat().st_size == 0 or "nonce" in read_holder(Storage(root)))
         else:
             mine = UNFINISHED.fullmatch(path.name) is not None
         if not mine:

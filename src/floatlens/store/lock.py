@@ -1,9 +1,9 @@
 """The lock of a run folder: one run writes to it at a time, and a dead process does not hold it.
 
-The file `lock` is a claim, on a disk as at a URL. It is created on the condition that there is none, names its process, has
-a random nonce and is renewed every few seconds. The claim of a process of this machine is stale when that process is gone,
-one of another machine when it is not renewed for a while; a stale claim may be replaced. Before a result is written, the
-claim must still have the nonce of its run, so a run that was stopped for minutes and replaced meanwhile writes no more.
+The file `lock` names its holder, on a disk as at a URL. It is created on the condition that there is none, has a random
+nonce and is renewed every few seconds. A holder on this machine is gone when its process is, one on another machine when it
+has not renewed the file for a while; the file may then be replaced. Before a result is written, the file must still have the
+nonce of its run, so a run that was stopped for minutes and replaced meanwhile writes no more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from floatlens.store.storage import Storage
 NAME = "lock"
 BEAT = 20.0  # seconds between two renewals
 STALE = 90.0  # seconds without a renewal after which the process counts as dead
-SETTLE = 0.2  # seconds after which a replaced claim is read again: another process may have replaced it too
+SETTLE = 0.2  # seconds after which a replaced lock is read again: another process may have replaced it too
 _HELD: set[str] = set()  # nonces of the locks of this process
 
 
@@ -38,14 +38,14 @@ class RunLock:
         self.pid = os.getpid()
         self.nonce = uuid.uuid4().hex
         _HELD.add(self.nonce)
-        self._claim()
+        self._take()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew_until_stopped, name="floatlens-lock", daemon=True)
         self._thread.start()
         atexit.register(self.release)
 
     def release(self) -> None:
-        """Remove the claim, if it is still this one's."""
+        """Remove the lock, if it is still this one's."""
         atexit.unregister(self.release)
         if self.pid != os.getpid():  # a forked child
             return
@@ -53,32 +53,32 @@ class RunLock:
         self._thread.join(5)
         _HELD.discard(self.nonce)
         try:
-            if read_claim(self.storage).get("nonce") == self.nonce:
+            if read_holder(self.storage).get("nonce") == self.nonce:
                 self.storage.remove(NAME)
         except (OSError, FloatLensError):
             pass
 
-    def _claim(self) -> None:
+    def _take(self) -> None:
         try:
             self.storage.create(NAME, self._content())
         except FileExistsError:
-            claim = read_claim(self.storage)
-            if claim.get("nonce") == self.nonce:  # the response to the first request was lost, and it was sent again
+            holder = read_holder(self.storage)
+            if holder.get("nonce") == self.nonce:  # the response to the first request was lost, and it was sent again
                 return
-            if self._is_alive(claim):
+            if self._is_alive(holder):
                 raise self._in_use() from None
             self.storage.write(NAME, self._content())
             time.sleep(SETTLE)
-        if read_claim(self.storage).get("nonce") != self.nonce:
+        if read_holder(self.storage).get("nonce") != self.nonce:
             raise self._in_use()
 
-    def _is_alive(self, claim: dict[str, Any]) -> bool:
-        """Whether the process of a claim may still write."""
-        if claim and claim.get("machine") == machine_id():
-            if claim.get("pid") == os.getpid():  # this process, or a dead one that had its number
-                return claim.get("nonce") in _HELD
-            began = process_start(claim.get("pid"))
-            return began is not None and claim.get("began", began) == began  # another process may have its number now
+    def _is_alive(self, holder: dict[str, Any]) -> bool:
+        """Whether the holder may still write."""
+        if holder and holder.get("machine") == machine_id():
+            if holder.get("pid") == os.getpid():  # this process, or a dead one that had its number
+                return holder.get("nonce") in _HELD
+            began = process_start(holder.get("pid"))
+            return began is not None and holder.get("began", began) == began  # another process may have its number now
         try:
             age = self.storage.age(NAME)
         except FileNotFoundError:
@@ -91,18 +91,18 @@ class RunLock:
         return age < STALE
 
     def _content(self) -> bytes:
-        claim = {
+        holder = {
             "pid": self.pid,
             "machine": machine_id(),
             "began": process_start(self.pid),
             "nonce": self.nonce,
             "time": time.time(),
         }
-        return json.dumps(claim).encode()
+        return json.dumps(holder).encode()
 
     def _in_use(self) -> FloatLensError:
         return FloatLensError(
-            f"{self.storage} is in use by {_describe(read_claim(self.storage))}; "
+            f"{self.storage} is in use by {_describe(read_holder(self.storage))}; "
             "wait until that run has ended, or choose another --out"
         )
 
@@ -115,7 +115,7 @@ class RunLock:
                 continue
 
 
-def read_claim(storage: Storage) -> dict[str, Any]:
+def read_holder(storage: Storage) -> dict[str, Any]:
     """The content of the lock file; empty if there is none or it cannot be parsed."""
     try:
         found = json.loads(storage.read(NAME))
@@ -126,16 +126,16 @@ def read_claim(storage: Storage) -> dict[str, Any]:
 
 def check_nonce(storage: Storage, nonce: str) -> None:
     """Raise an error if the lock is not the one with this nonce: another run has taken the folder over."""
-    claim = read_claim(storage)
-    if claim.get("nonce") != nonce:
+    holder = read_holder(storage)
+    if holder.get("nonce") != nonce:
         raise FloatLensError(
-            f"{storage} is no longer held by this run but by {_describe(claim)}; this run stops writing"
+            f"{storage} is no longer held by this run but by {_describe(holder)}; this run stops writing"
         )
 
 
-def _describe(claim: dict[str, Any]) -> str:
-    where = "this" if claim.get("machine") == machine_id() else "another"
-    return f"process {claim.get('pid', '?')} on {where} machine" if claim else "another process"
+def _describe(holder: dict[str, Any]) -> str:
+    where = "this" if holder.get("machine") == machine_id() else "another"
+    return f"process {holder.get('pid', '?')} on {where} machine" if holder else "another process"
 
 
 @cache
