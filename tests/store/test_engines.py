@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,6 +282,14 @@ def test_a_cluster_that_is_started_here_is_closed_to_the_network_and_asks_for_a_
     servers = [processes[pid] for pid, name in names.items() if name in ("gcs_server", "raylet")]
     assert len(servers) == 2, names
     assert all(len(each["RAY_AUTH_TOKEN"]) == 64 and each["RAY_AUTH_MODE"] == "token" for each in servers)
+
+
+def test_a_cluster_that_can_no_longer_be_closed_to_the_network_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (ray_engine.CLUSTERS, "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with pytest.raises(FloatLensError, match="would be open to the network"):
+        make_engine("ray", workers=1).run(Squares("x"), jobs(1))
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

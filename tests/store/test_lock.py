@@ -240,6 +240,27 @@ def test_a_lock_from_the_future_says_so_and_what_to_do(tmp_path: Path) -> None:
         RunFolder.create(tmp_path, {"asked": {}}, resume=True)
 
 
+@pytest.mark.parametrize("jump", [-86_400, -200, 86_400])
+def test_a_clock_that_jumps_never_lets_two_runs_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernel_locks: None, jump: int
+) -> None:
+    """The second run is on another machine, which sees only the age of the claim."""
+    first = RunFolder.create(tmp_path, {"asked": {}})
+    written = time.time() - jump
+    os.utime(tmp_path / "lock", (written, written))
+    monkeypatch.setattr(lock, "machine_id", lambda: "elsewhere")
+    if jump < 0:  # the clock went back: the claim is from the future
+        with pytest.raises(FloatLensError, match="seconds in the future"):
+            RunFolder.create(tmp_path, {"asked": {}}, resume=True)
+        first.put(("a",), {})
+    else:  # the claim looks stale and is taken, so the first run stops
+        with RunFolder.create(tmp_path, {"asked": {}}, resume=True) as second:
+            second.put(("b",), {})
+            with pytest.raises(FloatLensError, match="no longer held by this run"):
+                first.put(("a",), {})
+    first.close()
+
+
 def test_the_lock_does_not_name_the_machine(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {"asked": {}}):
         assert socket.gethostname() not in (tmp_path / "lock").read_text()

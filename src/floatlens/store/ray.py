@@ -19,6 +19,7 @@ from floatlens.errors import FloatLensError
 from floatlens.store.engine import STARTED, Engine, RemoteWorker, WorkerDied, run_job
 
 PATIENCE = 300.0  # seconds to wait for a first worker
+CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # if it is "0", Ray listens on the loopback interface only
 LOCAL = "local"  # Ray's name for a new cluster on this machine
 OBJECT_STORE = 200 * 2**20  # bytes of a cluster that is started here; only prompts and rows pass through
 
@@ -141,10 +142,14 @@ def import_ray(private: bool = False) -> Any:
     ----------
     private: whether a cluster started from here is closed to others. Ray reads these settings once, when it is imported.
     """
-    if private and "ray" not in sys.modules:
-        os.environ.setdefault(
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
-        )  # without clusters, Ray uses the loopback interface
+    if private and "ray" in sys.modules:
+        if os.environ.get(CLUSTERS) != "0" and not sys.modules["ray"].is_initialized():
+            raise FloatLensError(
+                "ray was imported before, so a cluster that is started now would be open to the network; "
+                "remove that import, or start a cluster of your own with ray.init()"
+            )
+    elif private:
+        os.environ.setdefault(CLUSTERS, "0")
         if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -49,7 +49,8 @@ def make(
     if not names:
         run_names = ", ".join(str(run) for run in runs)
         raise FloatLensError(
-            f"{run_names} holds neither traces nor answers; create some with floatlens trace, eval or study"
+            f"{run_names} has nothing to show; create traces (floatlens trace), answers with and without passages "
+            "(floatlens eval --both) or a study"
         )
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
         target = Path(temporary)
