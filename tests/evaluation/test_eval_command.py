@@ -171,7 +171,7 @@ def test_a_device_that_is_not_there_is_one_sentence_and_leaves_nothing_behind(
 ):
     words = [*name.split(), checkpoints["arm"], "--data", str(data), "--device", "cuda", "--out", str(tmp_path / "run")]
     assert run(words) == 2
-    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("floatlens: --device cuda needs a GPU")
+    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("floatlens: --device cuda cannot be used")
     assert not (tmp_path / "run").exists()
 
 

@@ -67,6 +67,7 @@ def test_it_prints_one_address_that_works_and_ends_quietly() -> None:
     ("words", "said"),
     [
         (("nowhere",), "unknown model 'nowhere'; use a folder"),
+        (("--device", "cuda:99"), "--device cuda:99 cannot be used on this machine"),
         (("--port", 99999), "--port 99999 is not a port"),
         (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
         (("--host", "no such name"), "cannot listen on no such name"),

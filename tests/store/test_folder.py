@@ -163,6 +163,30 @@ def test_what_was_being_written_is_swept_up(tmp_path: Path) -> None:
         assert not [p for p in (tmp_path / "run").rglob(".*")]
 
 
+def test_a_run_that_fails_before_its_first_result_leaves_nothing_behind(tmp_path: Path) -> None:
+    outer = tmp_path / "a" / "run"
+    with (
+        pytest.raises(FloatLensError),
+        RunFolder.create(outer, {"asked": {}}) as run,
+        RunFolder.create(run.inside("models", "one"), {"asked": {}}),
+    ):
+        raise FloatLensError("the weights are damaged")
+    assert list(tmp_path.iterdir()) == []
+    outer.mkdir(parents=True)
+    with pytest.raises(FloatLensError), RunFolder.create(outer, {"asked": {}}):
+        (outer / "samples" / ".mine").write_text("mine")
+        raise FloatLensError("the weights are damaged")
+    assert [path.name for path in outer.rglob("*")] == ["samples", ".mine"]
+
+
+def test_a_run_with_a_result_or_of_an_earlier_command_is_kept_when_it_fails(place: str) -> None:
+    for key in ("a", "b"):
+        with pytest.raises(FloatLensError), RunFolder.create(place, {"asked": {}}, resume=True) as run:
+            run.put((key,), {})
+            raise FloatLensError("the disk is full")
+    assert [result.key for result in RunFolder.open(place).results()] == [("a",), ("b",)]
+
+
 def test_a_run_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:
     (tmp_path / "run" / "samples").mkdir(parents=True)
     (tmp_path / "run" / "lock").write_text("")

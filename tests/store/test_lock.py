@@ -242,7 +242,7 @@ def test_a_lock_from_the_future_says_so_and_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jump", [-86_400, -200, 86_400])
 def test_a_clock_that_jumps_never_lets_two_runs_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_kernel_locks: None, jump: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: int
 ) -> None:
     """The second run is on another machine, which sees only the age of the claim."""
     first = RunFolder.create(tmp_path, {"asked": {}})

@@ -71,7 +71,7 @@ def command(
     from floatlens.evaluation.worker import ModelWorker
     from floatlens.findings.causes import causes
 
-    shared.check_device(loading, running)
+    shared.check_device(loading, running.engine)
     shared.check_settings(models, loading, sampling)
     check_interventions(models, loading, intervention, chosen, seeds)
     asked: dict[str, Any] = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}

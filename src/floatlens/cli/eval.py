@@ -60,7 +60,7 @@ def command(
     from floatlens.evaluation.loop import Experiment, answer_all
     from floatlens.evaluation.worker import ModelWorker
 
-    shared.check_device(loading, running)
+    shared.check_device(loading, running.engine)
     shared.check_settings(models, loading, sampling)
     size = running.batch_size
 

@@ -99,9 +99,11 @@ def is_run(name: str) -> bool:
 
 def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from the arguments; no weights are read."""
+    from floatlens.cli.shared import check_device
     from floatlens.explorer.run_folders import runs_in
     from floatlens.lens import Lens, limit_threads
 
+    check_device(loading)
     lenses: dict[str, Any] = {}
     runs: list[Path] = []
     for name in what or MODELS:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from floatlens.evaluation.sources import DataSource
     from floatlens.findings.finding import Finding
-    from floatlens.options import Data, Load, Run, Sampling
+    from floatlens.options import Data, Load, Sampling
     from floatlens.store.engine import ProgressCallback
     from floatlens.store.folder import RunFolder
 
@@ -38,13 +38,18 @@ def check_settings(models: Sequence[str], loading: Load, *samplings: Sampling) -
             lens.settings_of((), sampling)
 
 
-def check_device(loading: Load, running: Run) -> None:
-    """Raise an error for a GPU that is not there, before a run folder is made; workers on Ray may have one."""
+def check_device(loading: Load, engine: str | None = "local") -> None:
+    """Raise an error for a device that is not there, before a run folder is made; workers on Ray may have it."""
     import torch
 
-    device = str(loading.device_map or "")
-    if device.startswith("cuda") and running.engine == "local" and not torch.cuda.is_available():
-        raise FloatLensError(f"--device {device} needs a GPU that torch can use, and there is none; use --device cpu")
+    device = loading.device_map
+    if not isinstance(device, str) or device in ("auto", "balanced", "balanced_low_0", "sequential") or engine == "ray":
+        return
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise FloatLensError(f"--device {device} cannot be used on this machine: {reason}; use --device cpu") from None
 
 
 def check_answered(answers: pd.DataFrame) -> None:

@@ -118,7 +118,7 @@ def command(
     from floatlens.findings.stress import stress as finding
 
     levels_of = [level.options(sampling, reading)[0] for several in made.values() for level in several]
-    shared.check_device(loading, running)
+    shared.check_device(loading, running.engine)
     shared.check_settings(models, loading, sampling, *levels_of)
     under = [Condition.plain()]
     if intervention:

@@ -72,7 +72,7 @@ def command(
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.study import check, run_study
 
-    check_device(loading, running)
+    check_device(loading, running.engine)
     plan = StudyPlan(
         models=tuple(dict.fromkeys(models)),
         data=tuple(dict.fromkeys(data)),

@@ -100,7 +100,7 @@ def command(
     from floatlens.trace.trace import Trace
 
     # Check everything that can be checked before the weights are read.
-    shared.check_device(loading, running)
+    shared.check_device(loading, running.engine)
     lens = Lens.find(model, loading)
     check(interventions, lens.shape, lens.config)
     if lens.tokenizer is None and ids is None:

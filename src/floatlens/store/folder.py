@@ -22,6 +22,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -128,6 +129,8 @@ class RunFolder:
     def __init__(self, storage: Storage, nonce: str | None = None) -> None:
         self.storage, self.nonce = storage, nonce  # nonce of the lock, without which nothing is written
         self._lock: RunLock | None = None
+        self._started = False  # rather than resumed
+        self._made: list[Path] = []  # folders that did not exist before
 
     def __str__(self) -> str:
         """The path or URL without credentials, for messages."""
@@ -179,6 +182,7 @@ class RunFolder:
         if exists and not resume:
             raise FloatLensError(f"{run} is already a run; use --resume to continue it, or another --out")
         if root is not None:
+            run._made = [folder for folder in (root / SAMPLES, root, *root.parents) if not folder.exists()]
             try:
                 (root / SAMPLES).mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -196,6 +200,7 @@ class RunFolder:
             else:
                 text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str) + "\n"
                 run.storage.write(MANIFEST, text.encode())
+                run._started = True
         except BaseException:
             run.close()
             raise
@@ -257,8 +262,20 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or not issubclass(kind, Exception) or not self._is_unused():
+            self.close()
+            return
+        self.storage.remove(MANIFEST)
         self.close()
+        for folder in self._made:
+            with suppress(OSError):  # somebody else has put a file there
+                folder.rmdir()
+
+    def _is_unused(self) -> bool:
+        """Whether this run was started here and has written nothing but its manifest."""
+        held = self.nonce is not None and read_holder(self.storage).get("nonce") == self.nonce
+        return held and self._started and set(self.storage.names()) <= {MANIFEST, LOCK}
 
     @property
     def is_trace(self) -> bool:
