@@ -32,6 +32,7 @@ QUESTIONS, NEW_TOKENS, BATCH = 16, 16, 8
 DATA = "world:fresh"
 SCORES = ("retrieval", "mass", "query")
 FILLS = ("zero", "mean")
+DRAWN = ("top", "random")
 Pair = tuple[int, int]  # layer, head
 Measured = TypeVar("Measured")
 
@@ -42,8 +43,9 @@ def heads_text(given: Any) -> str:
     >>> heads_text("top(3)"), heads_text("random(2)"), heads_text([(0, 1)]), heads_text("0:2")
     ('top(3, by=retrieval)', 'random(2, seed=0)', '[0.1]', '0:2')
     """
-    if isinstance(given, str) and re.match(r"\s*(top|random)\b", given):
-        return _drawn_text(given.strip())
+    if isinstance(given, str) and given.strip().startswith(DRAWN):
+        name, settings = read_drawn(given.strip())
+        return f"{name}({', '.join(value if key == 'n' else f'{key}={value}' for key, value in settings.items())})"
     parts = split_list(given) if isinstance(given, str) else list(given) if isinstance(given, Iterable) else []
     texts = [".".join(map(str, part)) if isinstance(part, tuple) else str(part) for part in parts]
     if not any("." in text for text in texts):
@@ -55,9 +57,10 @@ def heads_text(given: Any) -> str:
     return f"[{', '.join(f'{layer}.{head}' for layer, head in numbers)}]"
 
 
-def _drawn_text(text: str) -> str:
-    """The canonical text of top(...) or random(...)."""
+def read_drawn(text: str) -> tuple[str, dict[str, str]]:
+    """The name and the settings of top(...) or random(...)."""
     spec = parse_spec(text, "heads", "top(4, by=retrieval)")
+    check_known("heads", spec.name, DRAWN)
     defaults = {"n": "", "by": "retrieval"} if spec.name == "top" else {"n": "", "seed": "0", "apart": ""}
     values = defaults | spec.bind(list(defaults))
     values["n"] = str(whole_number(values["n"] or "nothing", "the number of heads", 1))
@@ -66,8 +69,7 @@ def _drawn_text(text: str) -> str:
             raise spec.error(str(unknown_name(key, values[key], SCORES)))
     if "seed" in values:
         values["seed"] = str(whole_number(values["seed"], "seed"))
-    settings = [f"{key}={value}" for key, value in values.items() if key != "n" and value]
-    return f"{spec.name}({', '.join([values['n'], *settings])})"
+    return spec.name, {key: value for key, value in values.items() if value}
 
 
 @register_intervention
@@ -107,22 +109,15 @@ class AblateHeads(Intervention):
             raise FloatLensError("heads given as layer.head already name their layers; leave out layers")
 
     @property
-    def count(self) -> int | None:
-        """Number of heads, if it is part of the text."""
-        drawn = re.match(r"(?:top|random)\((\d+)", self.heads)
-        return int(drawn[1]) if drawn else self.heads.count(".") or None
-
-    def _setting(self, key: str) -> str:
-        """A setting of top(...) or random(...); empty if it is not there."""
-        match = re.search(rf"{key}=(\w+)", self.heads)
-        return match[1] if match else ""
+    def drawn(self) -> dict[str, str]:
+        """The settings of top(...) or random(...); empty if the heads are listed."""
+        return read_drawn(self.heads)[1] if self.heads.startswith(DRAWN) else {}
 
     def control(self, seed: int) -> AblateHeads | None:
         """The same number of random heads; if the best heads are ablated, random heads that are not among them."""
-        if self.count is None:
-            return None
-        apart = f", apart={self._setting('by')}" if self.heads.startswith("top") else ""
-        return AblateHeads(f"random({self.count}, seed={seed}{apart})", self.layers, self.fill)
+        count = self.drawn.get("n") or self.heads.count(".")
+        apart = f", apart={self.drawn['by']}" if "by" in self.drawn else ""
+        return AblateHeads(f"random({count}, seed={seed}{apart})", self.layers, self.fill) if count else None
 
     def contradicts(self, other: Intervention) -> str:
         return "a head can only have one fill" if isinstance(other, AblateHeads) and other.fill != self.fill else ""
@@ -134,9 +129,9 @@ class AblateHeads(Intervention):
         return list(range(shape["heads"] or 0))
 
     def check(self, shape: Shape, config: PreTrainedConfig) -> None:
-        if self.count is None or "." in self.heads:
+        if not self.drawn:
             self._named(shape)
-        elif self.count * (1 + ("apart" in self.heads)) > (there := len(self._pool(shape))):
+        elif int(self.drawn["n"]) * (1 + ("apart" in self.drawn)) > (there := len(self._pool(shape))):
             raise FloatLensError(f"{self.heads}: there are {there} heads to choose from")
 
     def _named(self, shape: Shape) -> list[Pair]:
@@ -156,17 +151,17 @@ class AblateHeads(Intervention):
 
     def pairs(self, lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Pair]:
         """The heads, as (layer, head); `top` runs the model on the reference prompts first."""
-        if self.count is None or "." in self.heads:
+        if not (drawn := self.drawn):
             return self._named(lens.shape)
-        pool, best = self._pool(lens.shape), list[Pair]()
-        if by := self._setting("by") or self._setting("apart"):
+        pool, best, count = self._pool(lens.shape), list[Pair](), int(drawn["n"])
+        if by := drawn.get("by") or drawn.get("apart"):
             scores_LH = head_scores(lens, reference)[by]
-            best = sorted(pool, key=lambda pair: (-scores_LH[pair], pair))[: self.count]
-        if self.heads.startswith("top"):
+            best = sorted(pool, key=lambda pair: (-scores_LH[pair], pair))[:count]
+        if "seed" not in drawn:
             return sorted(best)
         rest = [pair for pair in pool if pair not in best]
-        drawn = np.random.default_rng(int(self._setting("seed"))).choice(len(rest), self.count, replace=False)
-        return sorted(rest[i] for i in drawn)
+        chosen = np.random.default_rng(int(drawn["seed"])).choice(len(rest), count, replace=False)
+        return sorted(rest[i] for i in chosen)
 
     def prepared(self, lens: Lens, reference: Sequence[PromptLike] | None) -> AblateHeads:
         made, pairs = copy.copy(self), self.pairs(lens, reference)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from floatlens.anchors import find_anchors, parse_rule
 from floatlens.attention.call import Inputs
 from floatlens.interventions.decoding_state import DecodingState
 
@@ -40,6 +41,23 @@ class AttentionCall:
     def received_RT(self) -> Array:
         """Received attention of this layer and step without interventions in it: mean over heads, including padding."""
         return self.state.received(self.layer, self.inputs)
+
+    def anchors(self, rule: str) -> tuple[Array, Array]:
+        """Anchors (bool) and received attention (NaN on padding), both (R, T so far), of this layer and step.
+
+        Rows are shifted to the left by their padding first, so that a rule gives the same result as for the row alone, equal
+        to `trace.anchors` of a layer without interventions and with the same input.
+        """
+        a_RT = self.received_RT()
+        R, T = a_RT.shape
+        pads_R1 = np.tile(self.state.pads, R // self.state.B)[:, None]
+        index_RT = np.arange(T)[None] + pads_R1
+        there_RT = index_RT < T
+        aligned_RT = np.where(there_RT, np.take_along_axis(a_RT, np.minimum(index_RT, T - 1), 1), np.nan)
+        rows, positions = np.nonzero(find_anchors(aligned_RT, parse_rule(rule), self.state.family.attention) & there_RT)
+        anchors_RT = np.zeros((R, T), bool)
+        anchors_RT[rows, index_RT[rows, positions]] = True
+        return anchors_RT, np.where(np.arange(T)[None] >= pads_R1, a_RT, np.nan)
 
     def hide(self, columns: Array, heads: Sequence[int] | None = None) -> None:
         """Hide these columns, bool (B or R, length)."""

@@ -92,6 +92,30 @@ class DecodingState:
         ids = np.asarray(self.batch.prompts[row].ids, dtype=np.int64)
         return np.random.default_rng([zlib.crc32(ids.tobytes()), *parts])
 
+    def elsewhere(self, logs_RT: Array, seed: int, *parts: int) -> Array:
+        """The same log factors at as many random real positions that they do not change: the matched control.
+
+        The draw depends on the prompt, the seed and `parts`, not on the batch.
+        """
+        moved_RT = np.zeros_like(logs_RT)
+        for row, logs_T in enumerate(logs_RT):
+            half, prompt = divmod(row, self.B)  # guidance has a second row per prompt
+            pad, changed = self.pads[prompt], np.flatnonzero(logs_T)
+            free = pad + np.flatnonzero(logs_T[pad:] == 0)
+            ranks = np.concatenate([np.zeros(pad), self.seed(prompt, seed, half, *parts).random(self.N - pad)])
+            drawn = np.sort(free[np.argsort(ranks[free], kind="stable")][: len(changed)])
+            moved_RT[row, drawn] = logs_T[changed][: len(drawn)]
+        return moved_RT
+
+    def columns(self, way: str, value: Any) -> Array:
+        """Columns (B, N; for a kind B, T so far) by positions, region or kind; computed once per run, or once per step."""
+        key = ("columns", way, value, self.step if way == "kind" else None)
+        if key not in self.notes:
+            find: Any = {"positions": self.positions_BN, "region": self.regions_BN, "kind": self.kinds_BT}[way]
+            self.notes[key] = find(value)
+        chosen: Array = self.notes[key]
+        return chosen
+
     def positions_BN(self, choice: str) -> Array:
         """Columns of chosen positions; raise an error if a row does not have one of them."""
         columns = np.zeros((self.B, self.N), bool)

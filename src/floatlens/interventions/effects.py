@@ -13,7 +13,6 @@ import numpy as np
 
 from floatlens.errors import FloatLensError, check_known
 from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention
-from floatlens.interventions.places import given_columns, live_anchors
 from floatlens.interventions.settings import setting_text, whole_number
 
 if TYPE_CHECKING:
@@ -89,7 +88,8 @@ class MaskPositions(Intervention):
     def begin(self, state: DecodingState) -> None:
         super().begin(state)
         if self.kind is None:
-            hidden_BN = given_columns(self, state) | ~state.real_BN()
+            [(way, value)] = self.place.items()
+            hidden_BN = state.columns(way, value) | ~state.real_BN()
             if bool(hidden_BN[:, : state.length].all(axis=1).any()):
                 raise FloatLensError(f"{self} masks every position of a prompt; leave at least one position visible")
 
@@ -132,7 +132,7 @@ class PinAnchors(Intervention):
 
     def log_factors(self, attention: AttentionCall) -> Array:
         state, layer = attention.state, attention.layer
-        anchors_RT, a_RT = live_anchors(attention, self.rule)
+        anchors_RT, a_RT = attention.anchors(self.rule)
         if state.step < self.step:
             return np.zeros_like(a_RT)
         key = ("pinned", self, layer if self.across == STEPS else None)
@@ -178,7 +178,7 @@ class MoveAnchors(Intervention):
         whole_number(self.by, "by", 1)
 
     def log_factors(self, attention: AttentionCall) -> Array:
-        anchors_RT, a_RT = live_anchors(attention, self.rule)
+        anchors_RT, a_RT = attention.anchors(self.rule)
         return np.stack([swap(a_T, anchors_T, self.by) for a_T, anchors_T in zip(a_RT, anchors_RT, strict=True)])
 
 
@@ -289,12 +289,7 @@ class AddSink(Intervention):
 
 
 def pin_factors(a_RT: Array, now_RT: Array, pinned_RT: Array, share_RT: Array) -> Array:
-    """The factor of attention to each column; 1 on padding (NaN).
-
-    >>> a, now, pinned = np.array([[0.1, 0.1, 0.6, 0.2]]), np.array([[0, 0, 1, 0]], bool), np.array([[0, 0, 0, 1]], bool)
-    >>> pin_factors(a, now, pinned, np.array([[0, 0, 0, 0.5]])).round(3)
-    array([[1.   , 1.   , 0.167, 2.5  ]])
-    """
+    """The factor of attention to each column; 1 on padding (NaN)."""
     ordinary = ~now_RT & ~pinned_RT & np.isfinite(a_RT)
     level = np.where(ordinary, a_RT, 0.0).sum(1, keepdims=True) / np.maximum(ordinary.sum(1, keepdims=True), 1)
     a = np.maximum(np.nan_to_num(a_RT, nan=1.0), LEAST)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
-from floatlens.interventions import places
 from floatlens.interventions.settings import READERS, TYPES, select_numbers, setting_text
 from floatlens.registry import Registry
 from floatlens.specs import parse_spec
@@ -144,7 +144,19 @@ class Intervention:
 
     def begin(self, state: DecodingState) -> None:
         """Called before a batch is decoded; raise an error if the prompts lack something that it needs."""
-        places.check_place(self, state)
+        if regions := getattr(self, "regions", None):
+            state.regions_BN(regions, everywhere=False)
+        for way in ("positions", "region"):
+            if way in self.place:
+                state.columns(way, self.place[way])
+        if "rule" in self.place:
+            rule = parse_rule(self.place["rule"])
+            wanted = max(rule.settings.get("n", 0.0), rule.minimum)
+            if wanted >= state.shortest or (rule.name == "share" and rule.settings["eps"] * state.shortest < 1):
+                raise FloatLensError(
+                    f"anchor rule {rule.id} may select all {state.shortest} positions of a prompt, "
+                    f"so no position would be left to attend to; select fewer"
+                )
 
     def change(self, attention: AttentionCall) -> None:
         """Change one attention call; called only for layers in which the intervention acts."""
@@ -154,12 +166,21 @@ class Intervention:
         if seed is not None:
             # Positions stay for the whole run; anchors are found again at each layer and step.
             parts = (attention.layer, attention.state.step) if "rule" in self.place else ()
-            logs = places.elsewhere(attention.state, logs, seed, *parts)
+            logs = attention.state.elsewhere(logs, seed, *parts)
         attention.weigh(logs, self.heads_in(attention))
 
     def log_factors(self, attention: AttentionCall) -> Array:
         """Log factors (B or R, length) on the attention that positions receive: 0 changes nothing, −inf hides."""
-        return np.where(places.columns(self, attention), self.log_factor, 0.0)
+        state = attention.state
+        if "rule" in self.place:
+            columns, _ = attention.anchors(self.place["rule"])
+            if regions := getattr(self, "regions", None):
+                inside_BN = state.regions_BN(regions, everywhere=False)
+                columns &= np.tile(inside_BN[:, : columns.shape[1]], (len(columns) // state.B, 1))
+        else:
+            [(way, value)] = self.place.items()
+            columns = state.columns(way, value)[:, : state.length]
+        return np.where(columns, self.log_factor, 0.0)
 
 
 def check(interventions: Sequence[Intervention], shape: Shape, config: PreTrainedConfig) -> None:
