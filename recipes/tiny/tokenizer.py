@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from floatlens.data.world import facts as w
-from floatlens.data.world.datasets import MAKERS, samples
+from floatlens.data.world.datasets import NAMES, samples
 from floatlens.data.world.episodes import ASIDES
 from floatlens.data.world.facts import HOPS, RELATIONS
 from recipes.tiny.prompts import ASSISTANT, BOS, CHAT_TEMPLATE, CLOSED_BOOK, EOS, MASK, USER, WITH_PASSAGES
@@ -42,7 +42,7 @@ def _vocabulary_lines() -> Iterator[str]:
 
 
 def _corpus() -> Iterator[str]:
-    for name in MAKERS:
+    for name in NAMES:
         for sample in samples(name, "train", limit=150, passages=5):
             question, answer = sample.question, sample.answers[0]
             if name == "hops":  # the direct form

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import pytest
 
 from floatlens.data.read import read
-from floatlens.data.world.datasets import MAKERS, samples
+from floatlens.data.world.datasets import NAMES, samples
 from floatlens.data.world.facts import LIFE, SPLITS, common_names, common_people, key_word, names, pairs, split_of
 from floatlens.errors import FloatLensError
 from recipes.tiny.curriculum import MIXES
@@ -48,7 +48,7 @@ def test_splits_partition_all_fresh_entities(split_names):
     assert not set(common_people()) & set.union(*split_names.values())
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("split", SPLITS)
 def test_rows_of_a_split_name_only_its_own_fresh_entities(name, split, split_names):
     for sample in samples(name, split):
@@ -77,7 +77,7 @@ def test_common_people_are_many_and_their_facts_never_change():
         assert facts[sample.meta["relation"]] == sample.answers[0]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_rows_are_the_same_every_time_and_questions_do_not_depend_on_the_seed(name):
     rows = list(samples(name, "validation", 50))
     assert rows == list(samples(name, "validation", 50))
@@ -87,7 +87,7 @@ def test_rows_are_the_same_every_time_and_questions_do_not_depend_on_the_seed(na
     assert [sample.passages for sample in rows] != [sample.passages for sample in other]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 10])
 def test_gold_passages_hold_the_answer_and_no_other_does_for_its_subject(name, n):
     for sample in samples(name, "test", 60, passages=n):

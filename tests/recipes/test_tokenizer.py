@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from floatlens.data import prompt
-from floatlens.data.world.datasets import MAKERS, samples
+from floatlens.data.world.datasets import NAMES, samples
 from floatlens.data.world.episodes import Episode, Passage, Turn
 from floatlens.data.world.facts import names
 from recipes.tiny import tokenizer as world_tokenizer
@@ -27,7 +27,7 @@ def prompt_of(sample):
     return body(Episode(passages, [Turn(sample.question, "", (), "")]))
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_world_text_comes_back_as_it_was(name, auto):
     for sample in samples(name, "test", 50):
         for text in (prompt_of(sample), sample.answers[0]):
@@ -73,7 +73,7 @@ def test_any_text_comes_back_as_it_was(text):
     assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("order", ["last", "first", "both"])
 def test_the_toolkits_prompt_has_the_tokens_that_were_trained_on(name, order, auto):
     for n in (0, 5):

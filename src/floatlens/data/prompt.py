@@ -218,16 +218,16 @@ def _owner(token: Token, text: str, owner: Sequence[int]) -> int:
 def _encode(
     tokenizer: PreTrainedTokenizerBase, segments: Sequence[Segment], chat: bool
 ) -> tuple[str, list[int], list[Region]]:
-    content = "".join(segment.text for segment in segments)
+    content = "".join(text for text, _ in segments)
     templated = chat and bool(getattr(tokenizer, "chat_template", None))
     before, after = frame(tokenizer) if templated else ("", CUE)
     text = before + content + after
     tokens = tokenise(tokenizer, text, special=not templated, data=(len(before), len(before) + len(content)))
     spans, at = [], len(before)
-    for segment in segments:
-        if segment.region:
-            spans.append((at, at + len(segment.text), segment.region))
-        at += len(segment.text)
+    for piece, region in segments:
+        if region:
+            spans.append((at, at + len(piece), region))
+        at += len(piece)
     ids = [token.id for token in tokens]
     regions = regions_of(tokens, text, spans)
     if ids and ids[0] in tokenizer.all_special_ids and all(region.start > 0 for region in regions):

@@ -84,12 +84,7 @@ def gold_among(sample: Sample, count: int) -> Sample:
 
 
 def move_gold(sample: Sample, position: int, count: int) -> Sample:
-    """Return the question with its gold passages next to each other from `position` on, among the first others.
-
-    >>> sample = Sample("1", "Q?", ["a"], [Passage("g", gold=True), Passage("x"), Passage("y")])
-    >>> [p.text for p in move_gold(sample, 1, 3).passages]
-    ['x', 'g', 'y']
-    """
+    """Return the question with its gold passages next to each other from `position` on, among the first others."""
     gold = [p for p in sample.passages if p.gold]
     others = [p for p in sample.passages if not p.gold][: count - len(gold)]
     at = min(position, len(others))

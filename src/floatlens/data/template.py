@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floatlens.data.sample import Passage
-from floatlens.errors import FloatLensError, unknown_name
+from floatlens.errors import FloatLensError, check_known
 
 ORDERS = ("last", "first", "both")
 SLOTS = ("question", "passages")
@@ -31,12 +31,10 @@ Question: {question}
 """
 
 
-@dataclass(frozen=True)
-class Segment:
-    """A piece of the prompt's text and its region; an empty name marks text of the template itself."""
-
-    text: str
-    region: str = ""
+Segment = tuple[
+    str, str
+]  # a piece of the prompt's text and its region; an empty name marks text of the template itself
+Part = tuple[tuple[str, str | None], ...]  # a paragraph: literal text, and the slot after it
 
 
 @dataclass(frozen=True)
@@ -44,37 +42,33 @@ class Template:
     """A parsed template, made by `parse`: its parts with passages and without."""
 
     text: str
-    open_book: tuple[str, ...]
-    closed_book: tuple[str, ...]
+    open_book: tuple[Part, ...]
+    closed_book: tuple[Part, ...]
 
     def segments(self, question: str, passages: Sequence[Passage] = (), order: str = "last") -> list[Segment]:
         """Return the text of the prompt in segments, each with its region.
 
-        >>> "".join(s.text for s in DEFAULT.segments("Who?"))
+        >>> "".join(text for text, _ in DEFAULT.segments("Who?"))
         'Answer the question. Reply with the answer only.\\n\\nQuestion: Who?'
-        >>> [s.region for s in DEFAULT.segments("Who?", [Passage("Ann.")], order="both") if s.region]
+        >>> [region for _, region in DEFAULT.segments("Who?", [Passage("Ann.")], order="both") if region]
         ['instruction', 'query1', 'doc1', 'query']
         """
-        if order not in ORDERS:
-            raise unknown_name("order", order, ORDERS)
+        check_known("order", order, ORDERS)
         parts = _arrange(self.open_book, order) if passages else self.closed_book
         asked = sum("question" in _slots(part) for part in parts)
         segments: list[Segment] = []
         for index, part in enumerate(parts):
             if index:
-                segments.append(Segment("\n\n"))
-            slots = _slots(part)
-            if not slots:
-                segments.append(Segment(_literal(part), "" if index else "instruction"))
+                segments.append(("\n\n", ""))
+            asked -= "question" in _slots(part)
+            if not _slots(part):
+                segments.append(("".join(literal for literal, _ in part), "" if index else "instruction"))
                 continue
-            if "question" in slots:
-                asked -= 1
-            query = f"query{asked}" if asked else "query"
-            for literal, slot, _, _ in string.Formatter().parse(part):
+            for literal, slot in part:
                 if literal:
-                    segments.append(Segment(literal))
+                    segments.append((literal, ""))
                 if slot == "question":
-                    segments.append(Segment(question, query))
+                    segments.append((question, f"query{asked}" if asked else "query"))
                 elif slot == "passages":
                     segments.extend(_number(passages))
         return segments
@@ -88,10 +82,11 @@ def parse(text: str, source: str = "template") -> Template:
     ...
     floatlens.errors.FloatLensError: template has no slot {question}; write {question} where it belongs
     """
-    opened, closed = _sections(text)
-    open_book, closed_book = _parts(opened), _parts(closed)
+    lines = text.replace("\r\n", "\n").split("\n")
+    cut = next((i for i, line in enumerate(lines) if line.strip() == "---"), len(lines))
+    open_book = _parts("\n".join(lines[:cut]), source)
     _check(open_book, SLOTS, source)
-    if closed_book:
+    if closed_book := _parts("\n".join(lines[cut + 1 :]), source):
         _check(closed_book, ("question",), f"{source}, closed-book section,")
     else:
         closed_book = tuple(part for part in open_book if "passages" not in _slots(part))
@@ -108,31 +103,20 @@ def read(path: str | Path) -> Template:
     return parse(text, f"template file {path}")
 
 
-def _sections(text: str) -> tuple[str, str]:
-    lines = text.replace("\r\n", "\n").split("\n")
-    cut = next((i for i, line in enumerate(lines) if line.strip() == "---"), len(lines))
-    return "\n".join(lines[:cut]), "\n".join(lines[cut + 1 :])
+def _parts(text: str, source: str) -> tuple[Part, ...]:
+    paragraphs = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
+    try:
+        return tuple(tuple((part[0], part[1]) for part in string.Formatter().parse(each)) for each in paragraphs)
+    except ValueError as error:
+        raise FloatLensError(f"{source} has a stray brace ({error}); double it to write a brace") from None
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip("\n") for part in text.split("\n\n") if part.strip())
+def _slots(part: Part) -> list[str]:
+    return [slot for _, slot in part if slot is not None]
 
 
-def _slots(part: str) -> list[str]:
-    return [slot for _, slot, _, _ in string.Formatter().parse(part) if slot is not None]
-
-
-def _literal(part: str) -> str:
-    return "".join(literal for literal, _, _, _ in string.Formatter().parse(part))
-
-
-def _check(parts: Sequence[str], needed: Sequence[str], source: str) -> None:
-    slots: list[str] = []
-    for part in parts:
-        try:
-            slots += _slots(part)
-        except ValueError as error:
-            raise FloatLensError(f"{source} has a stray brace ({error}); double it to write a brace") from None
+def _check(parts: Sequence[Part], needed: Sequence[str], source: str) -> None:
+    slots = [slot for part in parts for slot in _slots(part)]
     for slot in slots:
         if slot not in needed:
             known = ", ".join(f"{{{name}}}" for name in needed)
@@ -142,7 +126,7 @@ def _check(parts: Sequence[str], needed: Sequence[str], source: str) -> None:
             raise FloatLensError(f"{source} has no slot {{{slot}}}; write {{{slot}}} where it belongs")
 
 
-def _arrange(parts: Sequence[str], order: str) -> list[str]:
+def _arrange(parts: Sequence[Part], order: str) -> list[Part]:
     """Move the part with the question according to `order`; a template with both slots in one part is not changed."""
     questions = [part for part in parts if "question" in _slots(part) and "passages" not in _slots(part)]
     if order == "last" or not questions:
@@ -156,8 +140,7 @@ def _arrange(parts: Sequence[str], order: str) -> list[str]:
 def _number(passages: Sequence[Passage]) -> list[Segment]:
     segments: list[Segment] = []
     for number, passage in enumerate(passages, 1):
-        segments.append(Segment(f"\n[{number}] " if number > 1 else f"[{number}] "))
-        segments.append(Segment(passage.line, f"doc{number}"))
+        segments += [(f"\n[{number}] " if number > 1 else f"[{number}] ", ""), (passage.line, f"doc{number}")]
     return segments
 
 

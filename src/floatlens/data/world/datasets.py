@@ -5,7 +5,7 @@ order of the passages.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from floatlens.data.read import NamedData, register_reader
@@ -15,54 +15,35 @@ from floatlens.data.world.facts import HOPS, SEED, SPLITS, common_names, common_
 from floatlens.errors import unknown_name
 
 SIZES = {"train": 2000, "validation": 400, "test": 1000}
-Maker = Callable[[random.Random, random.Random, str, int, int | None], tuple[str, Episode]]
+NAMES = ("common", "fresh", "long", "hops", "slots", "needle")
 
 
-def _fresh(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
-    """One fact about entities that never occur in training."""
-    target = fresh_fact(fixed.choice(SINGLE), fixed, split)
-    return target.subject, single(target, n, draw, split, question=target.ask(fixed), gold_at=gold_at)
+def make(
+    name: str, fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None
+) -> tuple[str, Episode]:
+    """The subject of a question, and its episode with n passages; `fixed` draws the question, `draw` the rest.
 
-
-def _slots(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
-    """One fact, asked as NAME [SEP] relation."""
-    target = fresh_fact(fixed.choice(SINGLE), fixed, split)
-    return target.subject, single(target, n, draw, split, slot=True, gold_at=gold_at)
-
-
-def _common(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
-    """One fact about people who recur in training."""
-    target = fixed.choice(common_people()[fixed.choice(common_names(split))])
-    return target.subject, single(target, n, draw, split, question=target.ask(fixed), common=True, gold_at=gold_at)
-
-
-def _long(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
-    """All that is known about a person, 24 to 32 tokens."""
-    subject = entity("person", fixed, split)
-    return subject, long(life(subject, fixed, split), n, draw, split, gold_at=gold_at)
-
-
-def _hops(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
-    """Two facts that form a chain: the bridge and the end."""
-    hop = fixed.choice(HOPS)
-    target = chain(hop, fixed, split, set())
-    return target[0].subject, hops(hop, n, draw, split, gold_at=gold_at, target=target)
-
-
-def _needle(fixed: random.Random, draw: random.Random, split: str, n: int, gold_at: int | None) -> tuple[str, Episode]:
-    """A secret word in a haystack of passages."""
-    target = fresh_fact("password", fixed, split)
-    return target.subject, needle(target, n, draw, split, gold_at=gold_at)
-
-
-MAKERS: dict[str, Maker] = {
-    "common": _common,
-    "fresh": _fresh,
-    "long": _long,
-    "hops": _hops,
-    "slots": _slots,
-    "needle": _needle,
-}
+    common asks for a fact about people who recur in training, fresh about entities that never do, slots the same as
+    NAME [SEP] relation, long for all that is known about a person (24 to 32 tokens), hops for two facts that form a chain
+    (the bridge and the end), needle for a secret word in a haystack of passages.
+    """
+    if name == "long":
+        subject = entity("person", fixed, split)
+        return subject, long(life(subject, fixed, split), n, draw, split, gold_at=gold_at)
+    if name == "hops":
+        hop = fixed.choice(HOPS)
+        pair = chain(hop, fixed, split, set())
+        return pair[0].subject, hops(hop, n, draw, split, gold_at=gold_at, target=pair)
+    if name == "needle":
+        target = fresh_fact("password", fixed, split)
+        return target.subject, needle(target, n, draw, split, gold_at=gold_at)
+    common, slot = name == "common", name == "slots"
+    if common:
+        target = fixed.choice(common_people()[fixed.choice(common_names(split))])
+    else:
+        target = fresh_fact(fixed.choice(SINGLE), fixed, split)
+    question = "" if slot else target.ask(fixed)
+    return target.subject, single(target, n, draw, split, question=question, slot=slot, common=common, gold_at=gold_at)
 
 
 def samples(
@@ -78,7 +59,7 @@ def samples(
 
     Parameters
     ----------
-    name: a key of `MAKERS`, with or without `world:` before it.
+    name: one of `NAMES`, with or without `world:` before it.
     passages: number of passages; 5 by default, and 20 for the needle.
     gold_at: index of the (first) gold passage; by default it varies.
 
@@ -98,7 +79,7 @@ def samples(
         fixed = random.Random(f"{SEED} {name} {split} {tries}")
         draw = random.Random(f"{seed or 0} {name} {split} {tries}")
         tries += 1
-        subject, episode = MAKERS[name](fixed, draw, split, passages, gold_at)
+        subject, episode = make(name, fixed, draw, split, passages, gold_at)
         turn = episode.turns[0]
         if (subject, turn.relation) in seen:
             continue
@@ -112,4 +93,4 @@ def samples(
         seen.add((subject, turn.relation))
 
 
-register_reader(NamedData("world", [f"world:{name}" for name in MAKERS], samples))
+register_reader(NamedData("world", [f"world:{name}" for name in NAMES], samples))
