@@ -13,8 +13,8 @@ import transformers
 
 import floatlens
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import find
-from floatlens.models.describe import describe
+from floatlens.models.checkpoint import find, is_local_path, split_mode, without_loader_fields
+from floatlens.models.describe import bytes_per_step, describe
 from floatlens.models.weights import load_model
 from floatlens.options import Load
 from tests import golden_data
@@ -262,3 +262,22 @@ def test_a_config_without_a_model_type_is_named(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(FloatLensError, match="config.json has no field 'model_type'"):
         floatlens.load(str(folder), family="causal")
+
+
+def test_a_config_loses_the_fields_that_select_what_is_loaded_at_any_depth() -> None:
+    inner = {"attn_implementation": "someone/kernel", "n_heads": 4}
+    assert without_loader_fields({"n_layers": 2, "text_config": inner}) == {
+        "n_layers": 2,
+        "text_config": {"n_heads": 4},
+    }
+
+
+def test_a_name_may_end_with_a_mode_and_may_mean_a_folder() -> None:
+    assert split_mode("org/name:arm") == ("org/name", "arm") and split_mode("org/name") == ("org/name", None)
+    names = ("./model", "~/model", "out/checkpoint-500", "Qwen/Qwen3-0.6B")
+    assert [is_local_path(name) for name in names] == [True, True, True, False]
+
+
+def test_a_step_of_llada_8b_records_six_megabytes() -> None:
+    """32 layers and 300 positions, with four numbers per head and one per key/value head, of four bytes each."""
+    assert bytes_per_step(layers=32, heads=32, kv_heads=32, positions=300) == 32 * 300 * 5 * 32 * 4

@@ -20,22 +20,14 @@ from floatlens.errors import FloatLensError
 
 
 def visible(blocks_BT: torch.Tensor, start: int = 0) -> torch.Tensor:
-    """True where a query from `start` on may see a key (B, Q, T). A position of block -1 (padding) sees only itself.
-
-    >>> visible(torch.tensor([[-1, 0, 1, 1]])).int().tolist()
-    [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 1], [0, 1, 1, 1]]]
-    """
+    """True where a query from `start` on may see a key (B, Q, T). A position of block -1 (padding) sees only itself."""
     query_BQ1, key_B1T = blocks_BT[:, start:, None], blocks_BT[:, None]
     itself_TT = torch.eye(blocks_BT.shape[1], dtype=torch.bool, device=blocks_BT.device)
     return ((query_BQ1 >= key_B1T) & (key_B1T >= 0)) | itself_TT[start:]
 
 
 def count_blocks(real_BT: torch.Tensor, block_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The block of each position, counted from the first real token of its row, and its position (B, T).
-
-    >>> count_blocks(torch.tensor([[False, True, True, True]]), 2)
-    (tensor([[-1,  0,  0,  1]]), tensor([[0, 0, 1, 2]]))
-    """
+    """The block of each position, counted from the first real token of its row, and its position (B, T)."""
     positions_BT = real_BT.long().cumsum(-1) - 1
     return (positions_BT // block_length).masked_fill(~real_BT, -1), positions_BT.clamp_min(0)
 

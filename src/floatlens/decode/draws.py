@@ -82,19 +82,12 @@ def most_confident(rank_N: torch.Tensor, count: int) -> torch.Tensor:
 
     Probabilities that round to 1 are often equal. torch.topk does not define their order, which depends on the length of
     the row, so a padded batch would differ from its rows; the published samplers use it, and differ from this only in ties.
-
-    >>> most_confident(torch.tensor([0.5, 1.0, 0.2, 1.0, 1.0]), 2)
-    tensor([1, 3])
     """
     return rank_N.sort(descending=True, stable=True).indices[:count]
 
 
 def transfers(masked: int, steps: int) -> list[int]:
-    """Number of positions that each step commits: as even as possible, the larger numbers first.
-
-    >>> transfers(16, 6)
-    [3, 3, 3, 3, 2, 2]
-    """
+    """Number of positions that each step commits: as even as possible, the larger numbers first."""
     return [masked // steps + (i < masked % steps) for i in range(steps)]
 
 

@@ -90,11 +90,7 @@ def add_noise(logits_NV: torch.Tensor, temperature: float, draws: Draws, row: in
 
 
 def nearest(value: int, works: list[int]) -> str:
-    """The numbers below and above `value` that would work.
-
-    >>> nearest(7, [1, 2, 4, 8])
-    '4 or 8'
-    """
+    """The numbers below and above `value` that would work."""
     below = [n for n in works if n <= value][-1:]
     above = [n for n in works if n > value][:1]
     return " or ".join(str(n) for n in [*below, *above])

@@ -104,11 +104,6 @@ class LLaDA21(AlignedBlocks):
 
 
 def is_written_to_its_end(new_N: torch.Tensor, ends: torch.Tensor, mask: int) -> bool:
-    """Whether there is an end token, and no mask before the first one.
-
-    >>> ends = torch.tensor([2])
-    >>> is_written_to_its_end(torch.tensor([5, 2, 9, 9]), ends, 9), is_written_to_its_end(torch.tensor([9, 2]), ends, 9)
-    (True, False)
-    """
+    """Whether there is an end token, and no mask before the first one."""
     found = torch.isin(new_N, ends).nonzero()[:, 0]
     return bool(len(found)) and bool((new_N[: int(found[0])] != mask).all())

@@ -91,11 +91,7 @@ class Canvas(MostCertain):
 
 
 def put_last(rank_M: torch.Tensor, token_M: torch.Tensor, end_ids: tuple[int, ...]) -> torch.Tensor:
-    """Ranks in which positions whose token ends the answer come after all others, in unchanged order.
-
-    >>> put_last(torch.tensor([-0.5, -0.1, -0.9]), torch.tensor([7, 2, 2]), (2,)).argsort(descending=True).tolist()
-    [0, 1, 2]
-    """
+    """Ranks in which positions whose token ends the answer come after all others, in unchanged order."""
     ends_M = torch.isin(token_M, token_M.new_tensor(end_ids))
     below = rank_M.max() - rank_M.min() + 1
     return torch.where(ends_M, rank_M - below, rank_M)

@@ -134,20 +134,10 @@ class Network:
     ) -> torch.Tensor:
         """Logits (B, keep, V) of a pass with a custom attention mask, with a cache if there is one.
 
-        Parameters
-        ----------
-        forward
-            The tokens, the first query, and the meaning of the rows.
-        visible_BQT
-            True where a query may see a key; T includes the cached positions.
-        keep
-            Number of positions, from the end, whose logits are returned.
-        position_ids_BQ
-            Positions for the rotary embedding; by default the columns of the sequence.
-        cache
-            A transformers cache that holds the keys of the positions before `forward.start`; it is changed in place.
-        store
-            Whether the cache keeps the keys of this pass. False for a block that will be computed again.
+        `forward` has the tokens and the meaning of the rows; `visible_BQT` is True where a query may see a key, T with the
+        cached positions. `keep` counts positions from the end; `position_ids_BQ` are those of the rotary embedding, the
+        columns by default. `cache` holds the keys of the positions before `forward.start`, and is changed in place; with `store`
+        it also keeps those of this pass, else not, for a block that will be computed again.
         """
         Q = forward.tokens_BT.shape[1] - forward.start
         options: dict[str, Any] = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}

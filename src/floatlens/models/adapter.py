@@ -262,11 +262,7 @@ def check_fit(
 
 
 def split(key: str) -> tuple[str, str]:
-    """The module and the name of a fully stored tensor; peft adds base_layer between them if the module is also adapted.
-
-    >>> split("model.embed_tokens.base_layer.weight")
-    ('model.embed_tokens', 'weight')
-    """
+    """The module and the name of a fully stored tensor; peft adds base_layer between them if the module is also adapted."""
     module, _, name = key.rpartition(".")
     return module.removesuffix(".base_layer"), name
 

@@ -135,11 +135,7 @@ def token_numbers(value: Any, what: str) -> list[int]:
 
 
 def without_loader_fields(value: Any) -> Any:
-    """Return a config without the fields that select what is loaded, at any depth.
-
-    >>> without_loader_fields({"n_layers": 2, "text_config": {"attn_implementation": "someone/kernel", "n_heads": 4}})
-    {'n_layers': 2, 'text_config': {'n_heads': 4}}
-    """
+    """Return a config without the fields that select what is loaded, at any depth."""
     if isinstance(value, dict):
         return {key: without_loader_fields(kept) for key, kept in value.items() if key not in LOADER_FIELDS}
     return [without_loader_fields(kept) for kept in value] if isinstance(value, list) else value
@@ -173,11 +169,7 @@ def find(name: str, how: Load = Load()) -> Checkpoint:
 
 
 def split_mode(name: str) -> tuple[str, str | None]:
-    """The name of a model and the mode at its end, if there is one.
-
-    >>> split_mode("org/name:arm"), split_mode("org/name")
-    (('org/name', 'arm'), ('org/name', None))
-    """
+    """The name of a model and the mode at its end, if there is one."""
     base, _, mode = name.rpartition(":")
     return (base, mode) if base and mode in MODES and not Path(name).exists() else (name, None)
 
@@ -232,11 +224,7 @@ def check_name(name: str) -> None:
 
 
 def is_local_path(name: str) -> bool:
-    """Whether a name like org/name rather means a folder, so that a typing error is not sent to the Hub.
-
-    >>> [is_local_path(name) for name in ("./model", "~/model", "out/checkpoint-500", "Qwen/Qwen3-0.6B")]
-    [True, True, True, False]
-    """
+    """Whether a name like org/name rather means a folder, so that a typing error is not sent to the Hub."""
     first, _, last = name.partition("/")
     return name[0] in ".~" or Path(first).is_dir() or re.fullmatch(r"(checkpoint|step|epoch|at)-?\d+", last) is not None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,31 +101,8 @@ def attention_layers(config: PreTrainedConfig) -> list[int]:
 
 
 NO_SOFTMAX = "it has no softmax attention: {}"
-OTHER_KEYS = "its queries do not attend to the positions of the sequence: {}"
-# Architectures whose attention cannot be observed. A type that is not listed is observed, or gives an error at its first
-# step; it never gives a trace without attention. `docs/what-works.md` lists every class of transformers with its state.
-REASONS: dict[str, str] = {
-    "falcon_mamba": NO_SOFTMAX.format("it is a state space model"),
-    "fnet": NO_SOFTMAX.format("it mixes tokens by Fourier transforms"),
-    "rwkv": NO_SOFTMAX.format("it is a recurrent network"),
-    "xlstm": NO_SOFTMAX.format("it is a recurrent network"),
-    "yoso": NO_SOFTMAX.format("it samples attention by hashing"),
-    "blt": OTHER_KEYS.format("bytes are grouped into patches"),
-    "cpmant": OTHER_KEYS.format("it puts learned positions before the text"),
-    "deepseek_v4": OTHER_KEYS.format("layers add compressed keys to them"),
-    "funnel": OTHER_KEYS.format("it pools them from layer to layer"),
-    "perceiver": OTHER_KEYS.format("they are latents"),
-    "longformer": "it computes attention in overlapping chunks, and never a row of weights over the sequence",
-    "mra": "it approximates attention by blocks, and never computes a row of weights over the sequence",
-    "reformer": "it attends within hash buckets, and never computes a row of weights over the sequence",
-    "prophetnet": "it predicts several tokens at once with several streams of queries, so rows are not positions",
-    "xlnet": "it is a permutation model with two streams of queries, so rows are not positions",
-    "hrm_text": "its layers run several times per forward pass, and a layer has no single attention",
-    "musicgen": "it writes audio codes of several codebooks instead of a sequence of tokens",
-    "musicgen_melody": "it writes audio codes of several codebooks instead of a sequence of tokens",
-    "gemma4_assistant": "it drafts from the hidden states and the cache of another model, and cannot run alone",
-    "gemma4_unified_assistant": "it drafts from the hidden states and the cache of another model, and cannot run alone",
-}  # fmt: skip
+# Architectures whose attention cannot be observed, by model type, and why.
+REASONS: dict[str, str] = tomllib.loads(files(__package__).joinpath("refused.toml").read_text("utf-8"))
 
 
 def refusal(config: PreTrainedConfig, family: Family) -> str | None:
@@ -134,7 +113,7 @@ def refusal(config: PreTrainedConfig, family: Family) -> str | None:
     if kind == "big_bird" and config.attention_type != "original_full":
         return "block-sparse attention never computes a row of weights; set attention_type to 'original_full' in config.json"
     if kind == "nystromformer" and config.num_landmarks != config.segment_means_seq_len:
-        return OTHER_KEYS.format(f"they are {config.num_landmarks} landmarks")
+        return f"its queries do not attend to the positions of the sequence: they are {config.num_landmarks} landmarks"
     if family.head == "masked" and getattr(config, "is_encoder_decoder", False):
         return "it is an encoder-decoder model; observe it in your own loop with floatlens.observe"
     if family.kind == "arm" and kind in ("xlm", "flaubert") and not getattr(config, "causal", False):
@@ -186,11 +165,7 @@ def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
 
 
 def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int, itemsize: int = 4) -> int:
-    """Bytes that a default trace records per step: received, qk, qk_norm, qk_cos per head, value_norm per key/value head.
-
-    >>> bytes_per_step(layers=32, heads=32, kv_heads=32, positions=300)
-    6144000
-    """
+    """Bytes that a default trace records per step: received, qk, qk_norm, qk_cos per head, value_norm per key/value head."""
     return layers * positions * (4 * heads + kv_heads) * itemsize
 
 
