@@ -136,8 +136,8 @@ class Network:
 
         `forward` has the tokens and the meaning of the rows; `visible_BQT` is True where a query may see a key, T with the
         cached positions. `keep` counts positions from the end; `position_ids_BQ` are those of the rotary embedding, the
-        columns by default. `cache` holds the keys of the positions before `forward.start`, and is changed in place; with `store`
-        it also keeps those of this pass, else not, for a block that will be computed again.
+        columns by default. `cache` holds the keys of the positions before `forward.start`, and is changed in place; it
+        keeps those of this pass only with `store`, which is off for a block that will be computed again.
         """
         Q = forward.tokens_BT.shape[1] - forward.start
         options: dict[str, Any] = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}
