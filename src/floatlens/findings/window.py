@@ -6,7 +6,7 @@ keys are the positions more than 8 to the left of its first row: both exist in c
 of the keys is a mask. Definition: `recipes/results/PLAN.md`.
 
 `read_text` measures one text: replayed from left to right, 8 tokens per step. This is the setting `text` of a study, and
-what `floatlens track` measures of each checkpoint.
+part of what `floatlens track` measures of each checkpoint.
 
 Letters of shapes: W windows, L layers, Q query rows, T key positions.
 """
@@ -24,6 +24,7 @@ from floatlens.data.prompt import Prompt
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
+    from floatlens.trace.trace import Trace
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 ROWS = 8  # rows of a window, and the positions between its first row and its last key
@@ -89,8 +90,28 @@ def reason_against(lens: Lens) -> str:
     return f"{lens.name} has no tokenizer" if lens.tokenizer is None else ""
 
 
-def attend(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True) -> tuple[list[Array], Array]:
-    """Head-averaged attention (layer, query, key) after each written window, or after the last alone; and nats per token.
+class Reading(NamedTuple):
+    """A text that a model has read from left to right.
+
+    trace      the trace of reading it, with the statistics that were asked for
+    matrices   head-averaged attention (layer, query, key) after each written window, or after the last alone
+    nats       surprise at each token after the prompt
+    """
+
+    trace: Trace
+    matrices: list[Array]
+    nats: Array
+
+
+def attend(
+    lens: Lens,
+    ids: Sequence[int],
+    *,
+    prompt: int = PROMPT,
+    windows: bool = True,
+    record: Sequence[str] = ("received",),
+) -> Reading:
+    """Read a text in windows, or in one step.
 
     The likelihood of a token is that before its window is written, given the tokens to its left (and masks for a diffusion
     model). A causal model needs one pass, because its rows do not change.
@@ -101,19 +122,19 @@ def attend(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: boo
         answer = list(range(len(ids) - prompt))
         order = [answer[i : i + size] for i in range(0, written, size)] + [answer[written:]]
         start = Prompt.from_ids(list(ids[:prompt]))
-        trace = lens.replay(start, ids[prompt:], order, record=("received",), matrices=("attention_mean",))
+        trace = lens.replay(start, ids[prompt:], order, record=record, matrices=("attention_mean",))
         confidence, at = trace.data["confidence"].values, trace.data["committed_at"].values
         nats = -np.log([confidence[at[i], i] for i in range(prompt, len(ids))])
-        return list(trace.data["attention_mean"].values[1:]), nats
+        return Reading(trace, list(trace.data["attention_mean"].values[1:]), nats)
     import torch
 
     whole = Prompt.from_ids(list(ids))
-    trace = lens.trace(whole, max_new_tokens=1, record=("received",), matrices=("attention_mean",))
+    trace = lens.trace(whole, max_new_tokens=1, record=record, matrices=("attention_mean",))
     with torch.no_grad():
         logits = lens.model(torch.tensor([list(ids)], device=lens.model.device)).logits[0, prompt - 1 : -1].float()
     nats = -logits.log_softmax(-1)[range(len(logits)), list(ids[prompt:])].cpu().numpy()
     matrix = trace.data["attention_mean"].values[0]
-    return [matrix] * (written // ROWS if windows else 1), nats
+    return Reading(trace, [matrix] * (written // ROWS if windows else 1), nats)
 
 
 def _written(ids: Sequence[int], prompt: int) -> int:
@@ -122,6 +143,13 @@ def _written(ids: Sequence[int], prompt: int) -> int:
 
 
 def read_text(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True) -> dict[str, Any]:
+    """Read one text, and return `numbers_of` it."""
+    return numbers_of(attend(lens, ids, prompt=prompt, windows=windows), lens, ids, prompt=prompt, windows=windows)
+
+
+def numbers_of(
+    reading: Reading, lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True
+) -> dict[str, Any]:
     """Sink, first-token share, movement and likelihood of one text. *Deep* is the second half of the layers.
 
     sink, sink_id, sink_token, sink_share   the position with most attention of the written rows, mean over deep layers
@@ -131,8 +159,7 @@ def read_text(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: 
     floating_by_layer, moved_by_layer
     nats                                    surprise at each token after the prompt
     """
-    matrices, nats = attend(lens, ids, prompt=prompt, windows=windows)
-    written = _written(ids, prompt)
+    matrices, written = reading.matrices, _written(ids, prompt)
     rows = slice(prompt, prompt + written)
     received_LT = matrices[-1][:, rows, : prompt + written].mean(axis=1)
     causal = lens.family.attention == "causal"
@@ -153,7 +180,7 @@ def read_text(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: 
     if windows:
         starts = range(prompt, prompt + written, ROWS)
         found |= _movement([profile(m[:, s : s + ROWS], s) for m, s in zip(matrices, starts, strict=True)], deep)
-        found["nats"] = nats.tolist()
+        found["nats"] = reading.nats.tolist()
     return found
 
 

@@ -34,19 +34,7 @@ def load_model(checkpoint: Checkpoint) -> Any:
     without safetensors may hold its weights as PyTorch's .bin files; torch reads only tensors from them.
     """
     how = checkpoint.how
-    config = checkpoint.native_config()  # raises an error for an invalid config before any weights are read
-    check_supported(checkpoint.name, config, checkpoint.family)
-    use_safetensors: bool | None = None
-    if checkpoint.gguf_file:
-        source = Path(checkpoint.source) / checkpoint.gguf_file
-        check_sizes(checkpoint, config, count_tensors(source), 8 * source.stat().st_size)  # at least one bit per weight
-    else:
-        source = checkpoint.folder or download(checkpoint, WEIGHTS + (PICKLES if how.allow_pickle else ()))
-        check_no_adapter(checkpoint, source)
-        files = check_files(source, allow_pickle=how.allow_pickle)
-        use_safetensors = files[0].suffix == ".safetensors"
-        if use_safetensors:
-            check_shapes(checkpoint, config, files)
+    config, source, use_safetensors = check_weights(checkpoint)
     options: dict[str, Any] = {
         "config": config,
         "dtype": torch_dtype(how.dtype, how.device_map),
@@ -83,6 +71,26 @@ def load_model(checkpoint: Checkpoint) -> Any:
     if model.device.type == "cpu":
         expect_no_kernels()
     return model.eval()
+
+
+def check_weights(checkpoint: Checkpoint) -> tuple[PreTrainedConfig, Path, bool | None]:
+    """The native config, and the folder or file of the weights; raise an error if they are damaged or do not fit.
+
+    No weights are read. The third value is whether they are safetensors; None for a GGUF file.
+    """
+    config = checkpoint.native_config()
+    check_supported(checkpoint.name, config, checkpoint.family)
+    if checkpoint.gguf_file:
+        source = Path(checkpoint.source) / checkpoint.gguf_file
+        check_sizes(checkpoint, config, count_tensors(source), 8 * source.stat().st_size)  # at least one bit per weight
+        return config, source, None
+    allow_pickle = checkpoint.how.allow_pickle
+    source = checkpoint.folder or download(checkpoint, WEIGHTS + (PICKLES if allow_pickle else ()))
+    check_no_adapter(checkpoint, source)
+    files = check_files(source, allow_pickle=allow_pickle)
+    if safe := files[0].suffix == ".safetensors":
+        check_shapes(checkpoint, config, files)
+    return config, source, safe
 
 
 @contextmanager

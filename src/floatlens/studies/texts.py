@@ -154,17 +154,17 @@ def read_texts(source: str, limit: int | None) -> dict[str, str]:
     return found
 
 
-def token_texts(tokenizer: Any, texts: Mapping[str, str]) -> dict[str, list[int]]:
+def token_texts(tokenizer: Any, texts: Mapping[str, str], length: int = MARGIN) -> dict[str, list[int]]:
     """The first tokens of each text; a short one is continued by the texts after it, the last one by the first."""
     ids, every = list(texts), list(texts.values())
     found = {}
     for place, id_ in enumerate(ids):
         text, following = every[place], iter(every[place + 1 :] + every[:place])
         tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        while len(tokens) < MARGIN and (more := next(following, None)) is not None:
+        while len(tokens) < length and (more := next(following, None)) is not None:
             text = f"{text}\n{more}"
             tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(tokens) < MARGIN:
-            raise FloatLensError(f"the texts have {len(tokens)} tokens together; at least {MARGIN} are needed")
-        found[id_] = tokens[:MARGIN]
+        if len(tokens) < length:
+            raise FloatLensError(f"the texts have {len(tokens)} tokens together; at least {length} are needed")
+        found[id_] = tokens[:length]
     return found
