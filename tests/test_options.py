@@ -33,6 +33,10 @@ class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
     """How an answer is generated, and what is recorded of it."""
 
 
+class TrackKeywords(LoadKeywords, DataKeywords, total=False):
+    """How checkpoints are loaded, and which texts they read."""
+
+
 class EvaluateKeywords(SamplingKeywords, total=False):
     """How questions are asked and answered."""
 
@@ -52,7 +56,7 @@ class StudyKeywords(TypedDict, total=False):
 def keywords() -> str:
     """Return the text of keywords.py."""
     parts = [HEAD]
-    for kind in (options.Load, options.Sampling, options.Recording):  # the other groups are keywords of a study only
+    for kind in (options.Load, options.Data, options.Sampling, options.Recording):  # the others: of a study only
         parts.append(f'\nclass {kind.__name__}Keywords(TypedDict, total=False):\n    """{kind.__doc__}"""\n\n')
         parts += [f"    {each.name}: {each.type}\n".replace("'", '"') for each in fields(kind)]
     flat: dict[str, str] = {}

@@ -33,7 +33,10 @@ from .lens import load as load
 from .models.family import Family as Family
 from .models.family import register_family as register_family
 from .store.runs import save_run as save_run
+from .studies.probe import AttentionCallback as AttentionCallback
+from .studies.probe import probe as probe
 from .studies.study import study as study
+from .studies.track import track as track
 from .trace.npz import import_npz as import_npz
 from .trace.observe import Observation as Observation
 from .trace.observe import observe as observe

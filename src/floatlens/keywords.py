@@ -30,6 +30,25 @@ class LoadKeywords(TypedDict, total=False):
     allow_pickle: bool
 
 
+class DataKeywords(TypedDict, total=False):
+    """Which questions of the data are asked, with which passages, and in which words."""
+
+    split: str | None
+    limit: int | None
+    seed: int | None
+    passages: int | None
+    max_passages: int | None
+    gold_at: Sequence[int] | None
+    retriever: str | None
+    corpus: str | None
+    columns: Mapping[str, str] | None
+    layout: str | None
+    strict: bool
+    template: Any
+    order: str
+    chat: bool
+
+
 class SamplingKeywords(TypedDict, total=False):
     """How answers are generated; None is the sampler's own default."""
 
@@ -58,6 +77,10 @@ class RecordingKeywords(TypedDict, total=False):
 
 class TraceKeywords(SamplingKeywords, RecordingKeywords, total=False):
     """How an answer is generated, and what is recorded of it."""
+
+
+class TrackKeywords(LoadKeywords, DataKeywords, total=False):
+    """How checkpoints are loaded, and which texts they read."""
 
 
 class EvaluateKeywords(SamplingKeywords, total=False):

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Study the bundled models: every claim and figure, and the report."),
     "study": ("study", "Run the same study on your own models and data."),
     "trace": ("trace", "Record a model's attention while it writes."),
+    "track": ("track", "Follow a model over its checkpoints: what becomes of its sink."),
     "figure": ("figure", "Draw a figure of the paper from runs, with its numbers and claims."),
     "claims": ("claims", "List the claims that studies test, with their definitions."),
     "explore": ("explore", "Ask models questions in the browser and watch their attention."),

@@ -48,7 +48,7 @@ ERRORS = "errors.jsonl"
 RESULTS, SAMPLES, BROKEN = "results", "samples", "broken"
 FOLDERS = (RESULTS, SAMPLES, BROKEN, "figures", "findings", "models", "causes", "replays")
 FILES = (
-    *(MANIFEST, ERRORS, PROBLEMS, LOCK, "answers.parquet", "attention.parquet", "results.json"),
+    *(MANIFEST, ERRORS, PROBLEMS, LOCK, "answers.parquet", "attention.parquet", "track.parquet", "results.json"),
     *("claims.json", "parts.json", "plan.json", "report.html", "table1.md", "table1.tex", "table1.csv"),
 )
 # Fields that must be the same for a run to be resumed: the machine may change, the model or data set may not.

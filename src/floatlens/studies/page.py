@@ -50,6 +50,7 @@ class About:
     notes: list[str] = field(default_factory=list)
     errors: list[dict[str, str]] = field(default_factory=list)
     errors_left_out: int = 0
+    tracked: list[str] = field(default_factory=list)  # the summary of a report on checkpoints, which has no claims
     version: str = __version__
 
     @property

@@ -20,6 +20,8 @@ from floatlens.store.folder import RunFolder
 from floatlens.store.runs import model_runs
 from floatlens.studies.analyse import FIGURES, Section, analyse_findings, answers_in, available, shown_samples
 from floatlens.studies.page import About, render
+from floatlens.studies.track import FILE as TRACK
+from floatlens.studies.track import open_track, section
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 
@@ -45,8 +47,10 @@ def make(
     header = about(runs, homes)
     if sections is not None and drawn is not None:
         return _write(out, header, sections, drawn, homes)
-    names = available(homes)
-    if not names:
+    tracks = {home: open_track(home) for home in homes if (home / TRACK).exists()}
+    others = [home for home in homes if home not in tracks]
+    names = available(others)
+    if not names and not tracks:
         run_names = ", ".join(str(run) for run in runs)
         raise FloatLensError(
             f"{run_names} has nothing to show; create traces (floatlens trace), answers with and without passages "
@@ -54,7 +58,12 @@ def make(
         )
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
         target = Path(temporary)
-        found = analyse_findings(names, homes, target, jobs, watch)
+        found = analyse_findings(names, others, target, jobs, watch)
+        for place, each in enumerate(tracks.values(), 1):
+            found.append(section(each, target, f"track-{place}" if place > 1 else "track"))
+        if tracks and not names:
+            header.tracked = [text for each in found for text in each.seen]
+            header.title = "What became of the sink over training"
         return _write(out, header, found, target, homes)
 
 
@@ -74,7 +83,10 @@ def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
             if name in shown:
                 trace = Trace.open(path)
                 chosen.setdefault(trace.model, trace)
-    ordered = sorted(chosen.values(), key=lambda trace: trace.kind != "mdm")
+    ends = [open_track(home)["checkpoint"].values[[0, -1]] for home in homes if (home / TRACK).exists()]
+    if ends and all(name in chosen for name in ends[0]):  # the first and the last checkpoint
+        chosen = {name: chosen[name] for name in ends[0]}
+    ordered = sorted(chosen.values(), key=lambda trace: trace.kind != "mdm" and not ends)
     kept = ordered[:MOST_FILMS]
     if len(ordered) > MOST_FILMS and all(trace.kind == "mdm" for trace in kept):
         kept[-1:] = [next((trace for trace in ordered if trace.kind != "mdm"), kept[-1])]

@@ -1,0 +1,75 @@
+"""floatlens track: the same texts through a series of checkpoints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from floatlens.cli import options as common
+from floatlens.options import Data, Load
+
+COLUMNS = ("sink_share", "sink_token", "first_share", "absorption", "floating", "copying", "massive", "nats")
+
+
+def command(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CHECKPOINT...",
+            help="Checkpoints in order: folders, NAME@REVISION of the Hub, MODEL+ADAPTER, or a quoted pattern such as "
+            "'out/checkpoint-*', which is sorted by step; NAME:FAMILY sets the family of one of them.",
+        ),
+    ],
+    data: Annotated[str, typer.Option(help=f"Texts to read: prose (bundled), {common.DATA}.")] = "prose",
+    out: Annotated[
+        str, typer.Option(help="Run folder for the numbers, the figure and the report: a path or a URL.")
+    ] = "track",
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out checkpoints that cannot be loaded.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run in --out, also with more checkpoints.")
+    ] = False,
+    reading: Data = Data(limit=8),
+    loading: Load = Load(),
+    as_json: common.AsJson = False,
+) -> None:
+    """Follow a model over its checkpoints: the sink and its token, floating, copying heads, massive activations, surprise.
+
+    Examples:
+
+        floatlens track 'out/checkpoint-*' --out track
+
+        floatlens track smollm2 'smollm2+out/checkpoint-*:a2d-shifted' --dtype bfloat16 --limit 4 --out track
+
+        floatlens track EleutherAI/pythia-70m@step1000 EleutherAI/pythia-70m@step143000 --data texts.jsonl --out track
+    """
+    from floatlens.evaluation.sources import open_sources
+
+    open_sources([data], reading, ())
+
+    # Everything above is quick; from here on torch is needed.
+    import json
+
+    from floatlens.cli.shared import bar, check_device, make_console, print_json, print_notes, print_table
+    from floatlens.findings.spelling import number
+    from floatlens.studies.track import as_frame, records_of, sentence, summarise, track
+
+    check_device(loading)
+    how = {"resume": resume, "skip_broken": skip_broken, **vars(loading), **vars(reading)}
+    with bar() as watch:
+        found = track(checkpoints, data=data, out=out, watch=watch, **how)
+    skipped = json.loads(found.attrs["skipped"])
+    if as_json:
+        layers = records_of(as_frame(found))
+        print_json({"results": records_of(summarise(found)), "layers": layers, "skipped": skipped, "run": out})
+        return
+    numbers = summarise(found)
+    cells = [[repr(v) if isinstance(v, str) else number(v) for v in row] for row in numbers[list(COLUMNS)].values]
+    console = make_console()
+    names = ["checkpoint", *(name.replace("_", " ") for name in COLUMNS)]
+    print_table(console, names, ([name, *row] for name, row in zip(numbers["checkpoint"], cells, strict=True)))
+    console.print(sentence(found), markup=False, soft_wrap=True)
+    console.print(f"The report: {out}/report.html; side by side: floatlens explore {out}", markup=False, soft_wrap=True)
+    print_notes([f"left out: {name}: {reason}" for name, reason in skipped.items()])
