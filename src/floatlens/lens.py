@@ -33,7 +33,7 @@ from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.options import Load, Recording, Sampling, make
-from floatlens.trace.generation import Generation, cut_at_end, decode, filled_text, token_strings
+from floatlens.trace.generation import Generation, decode, token_strings
 from floatlens.trace.labels import label_traces
 from floatlens.trace.recorder import Recorder, Watch, check_finite, check_recording, make_session, shown_only
 from floatlens.trace.trace import Trace
@@ -161,30 +161,30 @@ class Lens:
     @cached_property
     def mask_id(self) -> int:
         """The mask token of a diffusion model, from its config or otherwise from its tokenizer."""
-        found = find_mask_id(self.config, self.tokenizer)
-        if found is not None:
-            return found
-        raise FloatLensError(f"{self.name} has no mask token; add the field 'mask_token_id' to config.json")
+        mask_id = find_mask_id(self.config, self.tokenizer)
+        if mask_id is None:
+            raise FloatLensError(f"{self.name} has no mask token; add the field 'mask_token_id' to config.json")
+        return mask_id
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer, the config's own first."""
-        found: list[int] = []
+        ends: list[int] = []
         for source in (self.config, getattr(self.__dict__.get("model"), "generation_config", None), self.tokenizer):
             ids = getattr(source, "eos_token_id", None)
-            found += ids if isinstance(ids, list) else [ids] if ids is not None else []
+            ends += ids if isinstance(ids, list) else [ids] if ids is not None else []
         if self.tokenizer is not None:
             vocabulary = self.tokenizer.get_vocab()
-            found += [vocabulary[token] for token in TURN_ENDS if token in vocabulary]
-        return tuple(dict.fromkeys(int(i) for i in found))
+            ends += [vocabulary[token] for token in TURN_ENDS if token in vocabulary]
+        return tuple(dict.fromkeys(int(i) for i in ends))
 
     @property
     def pad_id(self) -> int:
         """The padding token."""
         for source in (self.config, self.tokenizer):
-            found = getattr(source, "pad_token_id", None)
-            if found is not None and found >= 0:
-                return int(found)
+            pad_id = getattr(source, "pad_token_id", None)
+            if pad_id is not None and pad_id >= 0:
+                return int(pad_id)
         return self.end_ids[0] if self.end_ids else 0
 
     @property
@@ -433,31 +433,15 @@ class Lens:
                     break
         tail_BN, made = batch.tail_BN(), []
         for row, end in enumerate(batch.ends):
-            written_N, confidence_N, count = final[row, end : lengths[row]], kept[row, end:], int(counts[row])
-            if tail_BN is not None:
-                made.append(self._filled(written_N, confidence_N, tail_BN[row], count))
-            else:  # a canvas of whole blocks may be longer than requested
-                made.append(self._generation(written_N[: settings.max_new_tokens].tolist(), confidence_N, count))
+            masks = None if tail_BN is None else (tail_BN[row] == self.mask_id).tolist()
+            ids = final[row, end : lengths[row]].tolist()
+            ids = ids if masks else ids[: settings.max_new_tokens]  # whole blocks may be longer than requested
+            made.append(Generation.of(self, ids, kept[row, end : end + len(ids)].numpy(), int(counts[row]), masks))
         return made
 
     def _is_answered(self, written: list[int]) -> bool:
         """Whether an end token and all tokens before it are written."""
         return next((i in self.end_ids for i in written if i == self.mask_id or i in self.end_ids), False)
-
-    def _filled(
-        self, final_N: torch.Tensor, confidence_N: torch.Tensor, tail_N: torch.Tensor, steps: int
-    ) -> Generation:
-        """The generation of a text with masks; it is not cut at an end token."""
-        written_N = (tail_N == self.mask_id).cpu()
-        text = filled_text(self.decode, final_N.tolist(), written_N.tolist())
-        mean = float(confidence_N[written_N].nanmean())
-        return Generation(text, final_N.cpu()[written_N].tolist(), steps, mean, False)
-
-    def _generation(self, written: list[int], confidence: torch.Tensor, steps: int) -> Generation:
-        ids, ended = cut_at_end(written, self.end_ids)
-        used = confidence[: len(ids) + ended]
-        mean = float(used.nanmean()) if len(used) else float("nan")
-        return Generation(self.decode(ids), ids, len(used) if self.family.kind == "arm" else steps, mean, ended)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids without special tokens; the ids themselves if there is no tokenizer."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import floatlens
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.decode.network import Network
+from floatlens.lens import Generation
 from tests.models import checkpoints
 
 PROMPTS = [[1, 5, 9, 13, 17, 21, 25, 29], [1, 8, 3, 40], [7, 7, 50, 2, 19, 33]]
@@ -95,9 +97,9 @@ def test_every_position_is_committed_once_all_steps_are_done(lenses: dict[str, f
 
 def test_an_answer_is_cut_at_its_end(tmp_path: Path) -> None:
     lens = floatlens.load(str(checkpoints.llada(tmp_path)))
-    made = lens._generation([9, 11, 2, 2, 2], torch.tensor([0.5, 0.7, 0.9, 0.1, 0.1]), 5)
+    made = Generation.of(lens, [9, 11, 2, 2, 2], np.array([0.5, 0.7, 0.9, 0.1, 0.1]), 5)
     assert made.ids == [9, 11] and made.ended and made.confidence == pytest.approx(0.7)
-    open_end = lens._generation([9, 11], torch.tensor([0.5, 0.7]), 5)
+    open_end = Generation.of(lens, [9, 11], np.array([0.5, 0.7]), 5)
     assert open_end.ids == [9, 11] and not open_end.ended
 
 

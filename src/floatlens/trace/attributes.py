@@ -31,47 +31,35 @@ MAX_NUMBER = 1 << 20  # of layers, heads and steps: loops run up to them
 WHOLE = {"cached": 1, "infill": 1, "n_layers": MAX_NUMBER, "n_heads": MAX_NUMBER}  # and the largest value of each
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+def _are(kind: type, values: Any) -> bool:
+    return all(type(one) is kind for one in values)
 
 
-def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(type(one) is int for one in value)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_vocabulary(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
-
-
-def _is_settings(value: Any) -> bool:
-    plain = (str, int, float, bool, type(None))
-    return isinstance(value, dict) and all(
-        isinstance(one, plain) or (isinstance(one, list) and all(isinstance(each, plain) for each in one))
-        for one in value.values()
-    )
-
-
-def _is_replay(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and {"order", "text"} <= value.keys())
-
-
-def _is_prompt(value: Any) -> bool:
-    return value is None or isinstance(value, dict)
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool | None)
 
 
 # Attributes that are stored as JSON, with their check and what it expects.
 STRUCTURED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("answers", "gold", "rules", "interventions", "region_names", "rule_names"), (_is_texts, "texts")),
-    **dict.fromkeys(("versions", "loaded_with"), (_is_object, "an object")),
-    "special_ids": (_is_ids, "token ids"),
-    "vocabulary": (_is_vocabulary, "an object of texts"),
-    "settings": (_is_settings, "an object of numbers and texts"),
-    "built_from": (_is_prompt, "an object or null"),
-    "replay": (_is_replay, "an object with order and text, or null"),
+    **dict.fromkeys(
+        ("answers", "gold", "rules", "interventions", "region_names", "rule_names"),
+        (lambda value: isinstance(value, list) and _are(str, value), "texts"),
+    ),
+    **dict.fromkeys(("versions", "loaded_with"), (lambda value: isinstance(value, dict), "an object")),
+    "special_ids": (lambda value: isinstance(value, list) and _are(int, value), "token ids"),
+    "vocabulary": (lambda value: isinstance(value, dict) and _are(str, value.values()), "an object of texts"),
+    "settings": (
+        lambda value: (
+            isinstance(value, dict)
+            and all(_is_plain(one) or (isinstance(one, list) and all(map(_is_plain, one))) for one in value.values())
+        ),
+        "an object of numbers and texts",
+    ),
+    "built_from": (lambda value: isinstance(value, dict | None), "an object or null"),
+    "replay": (
+        lambda value: value is None or (isinstance(value, dict) and {"order", "text"} <= value.keys()),
+        "an object with order and text, or null",
+    ),
 }
 
 

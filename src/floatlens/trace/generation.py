@@ -8,12 +8,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from floatlens.lens import Lens
     from floatlens.trace.trace import Trace
+
+Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -33,21 +36,31 @@ class Generation:
     ended: bool
 
     @classmethod
+    def of(
+        cls, lens: Lens, ids: Sequence[int], confidence: Array, steps: int, masks: Sequence[bool] | None = None
+    ) -> Generation:
+        """The generation of the ids after a prompt; `masks` says which of them replaced masks, in a text with masks."""
+        if masks is None:
+            kept, ended = cut_at_end(ids, lens.end_ids)
+            text, used = lens.decode(kept), np.arange(len(ids)) < len(kept) + ended
+        else:
+            kept, ended, used = [i for i, written in zip(ids, masks, strict=True) if written], False, np.array(masks)
+            text = filled_text(lens.decode, ids, masks)
+        known = confidence[used][np.isfinite(confidence[used])]
+        mean = float(known.mean()) if known.size else float("nan")
+        return cls(text, kept, int(used.sum()) if lens.family.kind == "arm" else steps, mean, ended)
+
+    @classmethod
     def from_trace(cls, lens: Lens, trace: Trace) -> Generation:
         """The generation that a trace recorded; equal to the result of `generate` for the same prompt."""
         data, start = trace.data, trace.prompt_length
-        if trace.infill:
-            used = np.flatnonzero(data["committed_at"].values >= 0)
-            ids, ended = [int(i) for i in trace.final_tokens[used]], False
-        else:
-            ids, ended = cut_at_end(trace.written[: trace.settings.get("max_new_tokens")], lens.end_ids)
-            used = np.arange(start, start + len(ids) + ended)
-        recorded = {int(step): index for index, step in enumerate(data["step"].values)}
-        committed = [(recorded.get(int(data["committed_at"].values[p])), p) for p in used]
-        confidence = np.array([data["confidence"].values[at] for at in committed if at[0] is not None], np.float32)
-        steps = len(used) if trace.kind == "arm" else int(data["step"].values[-1]) + 1
-        mean = float(np.nanmean(confidence)) if np.isfinite(confidence).any() else float("nan")
-        return cls(trace.answer if trace.infill else lens.decode(ids), ids, steps, mean, ended)
+        at, recorded = data["committed_at"].values[start:], data["step"].values.tolist()
+        confidence = np.full(len(at), np.nan, np.float32)
+        for index, step in enumerate(recorded):
+            confidence[at == step] = data["confidence"].values[index, start:][at == step]
+        most = None if trace.infill else trace.settings.get("max_new_tokens")
+        masks = (at >= 0).tolist() if trace.infill else None
+        return cls.of(lens, trace.written[:most], confidence[:most], recorded[-1] + 1, masks)
 
 
 def decode(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int]) -> str:
