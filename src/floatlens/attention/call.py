@@ -24,8 +24,9 @@ class Inputs:
     """The inputs of one attention call: query (B, H, Q, D), key and value (B, K, T, D).
 
     `mask` is None, boolean (True = may see) or additive and broadcasts to (B, H, Q, T); `causal` means that none was passed
-    because the kernel applies the causal one itself; `sinks` (H,) are learned scores without a position. Layers of
-    different `kind` may have different masks.
+    because the kernel applies the causal one itself; `sinks` (H,) are learned scores without a position. `own_rows`
+    returns the weights of queries start..end of a layer that does not take a softmax of q·k. Layers of different `kind`
+    may have different masks.
     """
 
     query: torch.Tensor
@@ -37,6 +38,7 @@ class Inputs:
     softcap: float | None = None
     bias: torch.Tensor | None = None
     sinks: torch.Tensor | None = None
+    own_rows: Callable[[int, int], torch.Tensor] | None = None
     kind: Hashable = None
 
 
@@ -136,7 +138,7 @@ class Call:
     causal     no mask was passed because the kernel applies the causal one itself
     softcap    scores become softcap · tanh(scores / softcap)
     sinks_H    a learned score that takes part in the softmax without being a position
-    own_rows   the weights of queries start..end of a layer that does not take a softmax of q·k; None for one that does
+    own_rows   the weights of queries start..end, of a layer that does not take a softmax of q·k
     lse_BHQ    log of the sum of exp(score) over the keys, if the GPU's kernel returned it
     norm_BKT   norms of the keys, where they are known already
     first_query  position of query 0

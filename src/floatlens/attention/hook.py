@@ -260,9 +260,6 @@ AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
 
 
-Configs = dict[int, Any]
-
-
 @contextmanager
 def observation_paused() -> Iterator[None]:
     """Do not show the calls inside the block to the active session, if there is one."""
@@ -282,26 +279,24 @@ def observation_paused() -> Iterator[None]:
 def observing(
     model: Any,
     session: Session,
-    configs: Configs | None = None,
     *,
     others: Mapping[str, Session] | None = None,
     parts: Mapping[int, str] | None = None,
 ) -> Iterator[Session]:
     """Show every attention call of a model to `session`; the model is restored when the block ends.
 
-    `configs` are `configs_of(model)`, for a caller that enters the block often. `others` observe further parts of the
-    model, which `parts` names by the ids of modules.
+    `others` observe further parts of the model, which `parts` names by the ids of modules.
     """
 
     def make(outer: Active | None, base: str) -> Active:
         return Active(session, base, outer.change if outer else None, others or {}, parts or {})
 
-    with _installed(model, make, configs), mixers_observed(model, session), hidden_observed(model, session):
+    with _installed(model, make), mixers_observed(model, session), hidden_observed(model, session):
         yield session
 
 
 @contextmanager
-def changing(model: Any, change: AttentionChange, configs: Configs | None = None) -> Iterator[None]:
+def changing(model: Any, change: AttentionChange) -> Iterator[None]:
     """Let `change` compute every attention call of a model; the model is restored when the block ends."""
 
     def make(outer: Active | None, base: str) -> Active:
@@ -309,7 +304,7 @@ def changing(model: Any, change: AttentionChange, configs: Configs | None = None
             return Active(None, base, change)
         return Active(outer.session, base, change, outer.others, outer.parts)
 
-    with _installed(model, make, configs):
+    with _installed(model, make):
         yield
 
 
@@ -326,9 +321,9 @@ def shared() -> Iterator[None]:
 
 
 @contextmanager
-def _installed(model: Any, make: Callable[[Active | None, str], Active], configs: Configs | None) -> Iterator[None]:
+def _installed(model: Any, make: Callable[[Active | None, str], Active]) -> Iterator[None]:
     """Make a model call the registered functions; `make` receives the sessions and changes that are already active."""
-    configs = configs_of(model) if configs is None else configs
+    configs = configs_of(model)
     before = {key: config._attn_implementation for key, config in configs.items()}
     names = {name for name in before.values() if name}
     if not names or not passes_interface(model):
@@ -415,11 +410,13 @@ def passes_interface(model: torch.nn.Module) -> bool:
     return _passes[model]
 
 
-_passes: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
-
-
-def configs_of(model: Any) -> Configs:
+def configs_of(model: Any) -> dict[int, Any]:
     """The configs of a model's parts that select its attention implementation."""
-    return {
-        id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")
-    }
+    if model not in _configs:
+        configs = (module.config for module in model.modules() if hasattr(module, "config"))
+        _configs[model] = {id(one): one for one in configs if hasattr(one, "_attn_implementation")}
+    return _configs[model]
+
+
+_passes: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
+_configs: WeakKeyDictionary[torch.nn.Module, dict[int, Any]] = WeakKeyDictionary()

@@ -279,9 +279,8 @@ class Session:
             q, k, v, lse = q[:rows], k[:rows], v[:rows], None if lse is None else lse[:rows]
             mask, bias = (x if x is None or x.shape[0] == 1 else x[:rows] for x in (mask, bias))
         forward = None if self.cross_attention else current_pass()
-        if forward is not None and k.shape[2] > (
-            end := forward.start + q.shape[2]
-        ):  # a static cache: the rest is empty
+        end = k.shape[2] if forward is None else forward.start + q.shape[2]
+        if k.shape[2] > end:  # a static cache: the rest is empty
             check_empty(layer, mask, end, k.shape[2])
             k, v = k[:, :, :end], v[:, :, :end]
             mask, bias = (None if x is None else x[..., :end] for x in (mask, bias))
@@ -296,9 +295,10 @@ class Session:
             layout = PositionLayout.without_regions(rows, count, q.device, real)
         scale = q.shape[-1] ** -0.5 if inputs.scaling is None else inputs.scaling
         first = 0 if self.cross_attention else length - q.shape[2]
+        tokens = None if forward is None else forward.tokens_BT[:rows]
         whole = Call(
             (layer,), q, k, v, layout, length, scale, first, first == 0, mask, inputs.causal, inputs.softcap, bias,
-            inputs.sinks, lse_BHQ=lse, tokens_BT=None if forward is None else forward.tokens_BT[:rows], memory=self.memory,
+            inputs.sinks, inputs.own_rows, lse, tokens_BT=tokens, memory=self.memory,
         )  # fmt: skip
         if self.cross_attention or forward is None or forward.active == forward.final or forward.is_whole:
             return self._take(whole, inputs.kind, compute=compute)
@@ -308,27 +308,6 @@ class Session:
             call = whole.of_rows(forward.final, starts_over=forward.final.start == 0)
             self._take(call.until(forward.final.stop), inputs.kind, final=True)
         return None
-
-    @torch.no_grad()
-    def see_rows(self, layer: int, own_rows: Callable[[int, int], torch.Tensor], inputs: Inputs) -> None:
-        """Take the statistics of a layer that does not take a softmax: `own_rows` returns the weights of queries start..end.
-
-        Its queries are the last of its positions, and statistics of vectors read those of `inputs`.
-        """
-        self.observed.add(layer)
-        if self.paused or not self.observes(layer):
-            return
-        forward = current_pass()
-        self._enter(forward)
-        q, k, v = inputs.query, inputs.key, inputs.value
-        (B, _, Q, _), T = q.shape, k.shape[2]
-        layout = self.layout or PositionLayout.without_regions(B, T, q.device)
-        tokens = None if forward is None else forward.tokens_BT[:B]
-        call = Call(
-            (layer,), q, k, v, layout, T, 1.0, T - Q, Q == T, inputs.mask, inputs.causal, own_rows=own_rows,
-            tokens_BT=tokens, memory=self.memory,
-        )  # fmt: skip
-        self._take(call, None)
 
     @cached_property
     def hidden(self) -> list[str]:
@@ -362,8 +341,7 @@ class Session:
         for name, layers in self.states.items():
             statistic = self.statistics[name]()
             assert isinstance(statistic, HiddenStatistic)
-            found = statistic.of_layers(list(layers.values()))
-            self._results[name].update(zip(layers, found, strict=True))
+            self._results[name].update(zip(layers, statistic.of_layers(list(layers.values())), strict=True))
         self.states.clear()
 
     def _enter(self, forward: ForwardPass | None) -> None:

@@ -143,7 +143,7 @@ def show_scans(session: Session, layer: int, scans: tuple[Scan, ...]) -> None:
     if not causal:
         read_BHTT = torch.cat([~scan.unread(0, scan.T).expand(1, scan.H, -1, -1) for scan in scans], 1)
         mask = read_BHTT if mask is None else read_BHTT & mask
-    session.see_rows(layer, rows, Inputs(q, k, v, 1.0, mask, causal))
+    session.see(layer, Inputs(q, k, v, 1.0, mask, causal, own_rows=rows))
 
 
 def is_mixer(module: torch.nn.Module) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from floatlens.attention.call import Inputs
-from floatlens.attention.hook import changing, configs_of
+from floatlens.attention.hook import changing
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.decode.step import Step
@@ -81,7 +81,6 @@ class Change:
 
     def __init__(self, lens: Lens, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
         self.lens, self.interventions = lens, interventions
-        self.configs = configs_of(lens.model)
         self.state = DecodingState(batch, new_tokens, lens.family, pieces(lens), start_tokens(lens, batch, new_tokens))
         self.forward: ForwardPass | None = None
         self.called, self.acted = set[int](), set[int]()
@@ -104,7 +103,7 @@ class Change:
         """Change the attention of a step with these tokens, inside the block."""
         self.state.step, self.forward = step, None
         self.state.begin_pass(tokens_BT)
-        with changing(self.lens.model, self, self.configs):
+        with changing(self.lens.model, self):
             yield
 
     def check_called(self) -> None:

@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 
 from floatlens.attention.call import PositionLayout
-from floatlens.attention.hook import configs_of, observation_paused, observing
+from floatlens.attention.hook import observation_paused, observing
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import IMPLEMENTATIONS, Session
 from floatlens.attention.statistic import MATRICES, STATISTICS, Statistic, expand
@@ -302,14 +302,13 @@ class Watch(Iterator[WatchedStep]):
     ) -> None:
         self.model, self.steps, self.session, self.recorder, self.finished = model, steps, session, recorder, finished
         self.alone, self.attention_layers = alone, attention_layers
-        self.configs = configs_of(model)
         self.index, self.over = 0, False
 
     def __next__(self) -> WatchedStep:
         session = self.session
         # A step that does not depend on earlier ones need not be observed if it is not kept.
         session.paused = self.alone and self.index not in self.recorder.steps
-        with observing(self.model, session, self.configs):
+        with observing(self.model, session):
             step = next(self.steps, None)
         if step is None:
             self.over = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,8 +49,9 @@ def trace_of_weights(
         for layer, weights_HQT in layers.items():
             (H, Q, T), nothing = weights_HQT.shape, weights_HQT.new_full((), torch.nan)
             q_HTD, k_KTD = (vectors or {}).get(layer, (nothing.expand(H, T, 1), nothing.expand(H, T, 1)))
-            inputs = Inputs(q_HTD[None, :, T - Q :], k_KTD[None], k_KTD[None], 1.0, None, False)
-            session.see_rows(layer, lambda start, end, rows=weights_HQT: rows[None, :, start:end], inputs)  # type: ignore[misc]
+            rows = partial(lambda weights, start, end: weights[None, :, start:end], weights_HQT)
+            q, k = q_HTD[None, :, T - Q :], k_KTD[None]
+            session.see(layer, Inputs(q, k, k, 1.0, None, False, own_rows=rows))
         recorder.add(step, session.results)
         session.begin()
     return make_trace(recorder.dataset(0).assign_coords(coords or {}), facts, batch, **attributes)
