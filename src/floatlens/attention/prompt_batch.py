@@ -18,21 +18,21 @@ ANSWER = "answer"
 
 def scripts_of(prompts: Sequence[Prompt]) -> list[Script] | None:
     """The texts to replay, one per prompt; None if the model writes the answers."""
-    found = [prompt.script for prompt in prompts if prompt.script is not None]
-    if found and len(found) < len(prompts):
+    scripts = [prompt.script for prompt in prompts if prompt.script is not None]
+    if scripts and len(scripts) < len(prompts):
         raise FloatLensError("some prompts have a text to replay and some do not; run them in separate batches")
-    return found or None
+    return scripts or None
 
 
 def tails_of(prompts: Sequence[Prompt]) -> list[tuple[int, ...]] | None:
     """The tokens from the first mask on, for prompts that are texts with masks; None for other prompts."""
-    found = [prompt.tail for prompt in prompts if prompt.tail is not None]
-    if found and (len(found) < len(prompts) or any(len(tail) != len(found[0]) for tail in found)):
+    tails = [prompt.tail for prompt in prompts if prompt.tail is not None]
+    if tails and (len(tails) < len(prompts) or any(len(tail) != len(tails[0]) for tail in tails)):
         raise FloatLensError(
             "texts with masks that share a batch must have the same number of tokens from the first mask on; "
             "fill them one by one"
         )
-    return found or None
+    return tails or None
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class PromptBatch:
             names.append(named)
         writes = torch.zeros(B, P + new_tokens, dtype=torch.bool)
         for row, end in enumerate(self.ends):
-            writes[row, end - shifted : P + new_tokens - shifted] = True
+            writes[row, max(0, end - shifted) : P + new_tokens - shifted] = True
         real = None
         if self.real_BP is not None:
             real = torch.cat([self.real_BP, self.real_BP.new_ones((B, new_tokens))], 1)

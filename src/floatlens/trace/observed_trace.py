@@ -129,11 +129,9 @@ def tokens_after(log: PassLog, steps: Sequence[ObservedStep], index: int, row: i
     assert step.tokens_BT is not None
     tokens_T = step.tokens_BT[row]
     if step.after_BT is not None:
-        following = steps[index + 1].tokens_BT if index + 1 < len(steps) else None
-        if following is not None:
-            return following[row]
-        known = step.after_BT[row]
-        return known if proposed_BT is None or len(known) <= len(tokens_T) + 1 else known[: proposed_BT.shape[1]]
+        known_T = step.after_BT[row]
+        longer = index == len(steps) - 1 and len(known_T) > len(tokens_T) + 1
+        return known_T[: proposed_BT.shape[1]] if longer and proposed_BT is not None else known_T
     if proposed_BT is None:
         return tokens_T
     if log.is_diffusion(step.generation):

@@ -10,13 +10,13 @@ import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextvars import Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from floatlens.attention.call import Inputs, PositionLayout, visible
-from floatlens.attention.prompt_batch import ANSWER, OTHER
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import Session
 from floatlens.data.prompt import Prompt
 from floatlens.decode.network import ForwardPass, current_pass, enter_pass, leave_pass
@@ -64,7 +64,7 @@ class PassLog:
     prompts         each row's prompt with its regions and gold evidence; a single one applies to all rows
     mask_id         the mask token of a diffusion model
     prompt_length   length of the prompt, including padding; None: up to the first mask, or all of the first pass
-    tokens          name of the argument that holds the token ids; None: found by `token_argument`
+    tokens          name of the argument that holds the token ids; None: chosen by `token_argument`
     needs_tokens    statistics that are left out of a pass without token ids
     prompt_mask     the mask (B, P) of the prompt that `generate` was called with
     problems        the reason why no trace can be made of a generation, by generation number
@@ -245,28 +245,23 @@ class PassLog:
         return [int(row.nonzero()[0]) if bool(row.any()) else T for row in masked_BT]
 
     def _layout(self, tokens_BT: torch.Tensor, real_BT: torch.Tensor | None) -> PositionLayout:
-        B, T = tokens_BT.shape
-        region_BT = torch.zeros(B, T, dtype=torch.long)
-        gold_BT, writes_BT = (torch.zeros(B, T, dtype=torch.bool) for _ in range(2))
-        names, shifted = [], self.shifted
-        diffusion = self.is_diffusion(self.generation)
-        for row in range(B):
-            prompt, (first, _) = self.prompt(row), span(real_BT, row, T)
-            start = self.starts[self.generation][row]
-            for index, part in enumerate(prompt.regions, start=1):
-                if not 0 <= part.start < part.end <= T - first:
+        """The layout of a pass; an autoregressive one also has the position that it writes."""
+        (B, T), starts = tokens_BT.shape, self.starts[self.generation]
+        pads = [span(real_BT, row, T)[0] for row in range(B)]
+        prompts = [replace(self.prompt(row), ids=[0] * max(0, starts[row] - pads[row])) for row in range(B)]
+        for prompt, pad in zip(prompts, pads, strict=True):
+            for part in prompt.regions:
+                if not 0 <= part.start < part.end <= T - pad:
                     raise FloatLensError(
-                        f"region {part.name!r} is ({part.start}, {part.end}), but the sequence has {T - first} positions"
+                        f"region {part.name!r} is ({part.start}, {part.end}), but the sequence has {T - pad} positions"
                     )
-                region_BT[row, first + part.start : first + part.end] = index
-                gold_BT[row, first + part.start : first + part.end] |= part.name in gold_names(prompt)
-            region_BT[row, start:] = len(prompt.regions) + 1
-            names.append([OTHER, *(part.name for part in prompt.regions), ANSWER])
-            writes_BT[row, max(0, start - shifted) : T - shifted if diffusion else T] = True
-        if real_BT is not None:
-            region_BT[~real_BT.cpu()] = -1
-        device = tokens_BT.device
-        return PositionLayout(real_BT, region_BT.to(device), names, gold_BT.to(device), writes_BT.to(device), self.mask)
+        ids_BP, N = tokens_BT[:, : max(starts)], T if self.is_diffusion(self.generation) else T + 1
+        batch = PromptBatch(prompts, ids_BP, None, pads)
+        layout = batch.layout(N - ids_BP.shape[1], bool(self.shifted), self.mask)
+        if real_BT is None:
+            return layout
+        real_BN = torch.nn.functional.pad(real_BT, (0, N - T), value=True)
+        return replace(layout, real_BN=real_BN, region_BN=layout.region_BN.masked_fill(~real_BN, -1))
 
     def prompt(self, row: int) -> Prompt:
         """The prompt of a row, with its regions and gold evidence."""
@@ -382,25 +377,27 @@ class PassLog:
                 "the model was not called with token ids, so there is no sequence that output= finishes"
             )
         try:
-            found = torch.as_tensor(output).cpu()
+            ids_BT = torch.as_tensor(output).cpu()
         except (ValueError, TypeError, RuntimeError):
             raise FloatLensError(
                 "output= is not a tensor of token ids; pass the finished sequences (batch, length)"
             ) from None
         (B, T), V = before_BT.shape, None if self.pending is None else self.pending[1].shape[1]
-        if found.ndim != 2 or found.is_floating_point() or found.shape[0] != B or found.shape[1] < T:
+        if ids_BT.ndim != 2 or ids_BT.is_floating_point() or ids_BT.shape[0] != B or ids_BT.shape[1] < T:
             raise FloatLensError(
-                f"output= has the shape {tuple(found.shape)} ({found.dtype}); expected token ids ({B}, at least {T}): the "
+                f"output= has the shape {tuple(ids_BT.shape)} ({ids_BT.dtype}); expected token ids ({B}, at least {T}): the "
                 f"finished sequences, with prompt and padding"
             )
-        if int(found.min()) < 0 or (V is not None and int(found.max()) >= V):
-            raise FloatLensError(f"output= holds the ids {found.min()} to {found.max()}, which the model cannot write")
+        if int(ids_BT.min()) < 0 or (V is not None and int(ids_BT.max()) >= V):
+            raise FloatLensError(
+                f"output= holds the ids {ids_BT.min()} to {ids_BT.max()}, which the model cannot write"
+            )
         starts = self.starts[self.generation] if self.is_diffusion(self.generation) else None
-        if not continues(before_BT, found, self.mask, starts):
+        if not continues(before_BT, ids_BT, self.mask, starts):
             raise FloatLensError(
                 "output= does not continue the tokens of the last pass; pass what this generation wrote, with its prompt"
             )
-        return found
+        return ids_BT
 
     def finish(self, tokens_BT: torch.Tensor) -> None:
         """Finish the generation with the tokens that were written."""
@@ -439,15 +436,15 @@ def token_argument(given: Mapping[str, Any], named: str | None, is_transformers:
     names = [one] if one else [name for name in given if not OTHER_IDS.search(name)]
     tensors = {name: given[name] for name in names if isinstance(given.get(name), torch.Tensor)}
     kinds = (torch.int64, torch.int32, torch.int16)
-    found = [name for name, value in tensors.items() if value.ndim == 2 and value.dtype in kinds]
-    if len(found) > 1:
-        found = [name for name in found if int(tensors[name].max()) > 1 or int(tensors[name].min()) < 0]
-    if len(found) == 1:
-        return found[0], ""
-    if found:
+    likely = [name for name, value in tensors.items() if value.ndim == 2 and value.dtype in kinds]
+    if len(likely) > 1:
+        likely = [name for name in likely if int(tensors[name].max()) > 1 or int(tensors[name].min()) < 0]
+    if len(likely) == 1:
+        return likely[0], ""
+    if likely:
         return (
             None,
-            f"several arguments may hold the token ids: {', '.join(found)}; pass observe(..., tokens={found[0]!r})",
+            f"several arguments may hold the token ids: {', '.join(likely)}; pass observe(..., tokens={likely[0]!r})",
         )
     return None, "the model was not called with token ids; `results` holds each pass"
 
@@ -515,11 +512,6 @@ def span(real_BT: torch.Tensor | None, row: int, length: int) -> tuple[int, int]
     if end - first != len(positions):
         raise FloatLensError(f"row {row} has padding between its tokens; expected it before or after them")
     return first, end
-
-
-def gold_names(prompt: Prompt) -> set[str]:
-    """Names of the regions that hold the gold evidence."""
-    return {f"doc{index + 1}" for index in prompt.gold}
 
 
 def logits_of(output: Any) -> torch.Tensor | None:
