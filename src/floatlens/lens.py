@@ -28,14 +28,13 @@ from floatlens.interventions.intervention import Intervention
 from floatlens.keywords import LoadKeywords, RecordingKeywords, SamplingKeywords, TraceKeywords
 from floatlens.models.adapter import MASK, apply_adapter, give_mask_vector
 from floatlens.models.checkpoint import Checkpoint, find
-from floatlens.models.describe import attention_layers, shape
+from floatlens.models.describe import shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model
 from floatlens.options import Load, Recording, Sampling, make
 from floatlens.trace.generation import Generation, decode, token_strings
-from floatlens.trace.labels import label_traces
-from floatlens.trace.recorder import Recorder, Watch, check_finite, check_recording, make_session, shown_only
+from floatlens.trace.recorder import Watch, check_finite
 from floatlens.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -621,33 +620,5 @@ class Lens:
         """
         sampling, recording = make(options, Sampling, Recording)
         ready = self._prompts(prompts)
-        chosen = self.settings_of(ready, sampling)
-        check_recording(recording, self.shape, chosen.step_count)
-        batch = self._batch(ready, chosen)
-        new_tokens, shifted = self._new_positions(batch, chosen), self.family.shifted or chosen.shifted
-        mask_id = self.mask_id if self.has_mask else None
-        layout = batch.layout(new_tokens, shifted, mask_id)
-        session = make_session(recording, layout, len(batch.prompts))
-        recorder = Recorder(
-            batch,
-            session.statistics,
-            layout,
-            steps=sorted(range(chosen.step_count) if recording.record_steps is None else recording.record_steps),
-            heads=None if recording.heads is None else sorted(recording.heads),
-            shifted=shifted,
-            revises=chosen.revises,
-            special_ids=self.special_ids,
-            shown_only=shown_only(recording),
-        )
-        ids = sample_ids or [""] * len(batch.prompts)
-        specs = [str(one) for one in interventions.in_force(self)]
-
-        def finished() -> list[Trace]:
-            used = {"implementation": session.used, "interventions": specs}
-            return label_traces(self, recorder, chosen, sample_ids=ids, **used)
-
-        alone = self.family.attention in ("bidirectional", "two-way") and not self.family.cached
-        alone = alone and not session.compares
-        steps_of_batch = self.steps(batch, chosen)
-        layers_seen = attention_layers(self.config)
-        return Watch(self.model, steps_of_batch, session, recorder, finished, alone=alone, attention_layers=layers_seen)
+        settings = self.settings_of(ready, sampling)
+        return Watch(self, ready, settings, recording, sample_ids or [""] * len(ready))

@@ -28,6 +28,7 @@ from floatlens.errors import FloatLensError
 
 Implementation = Literal["fused", "stream", "exact", "kernel"]
 IMPLEMENTATIONS = get_args(Implementation)
+Results = dict[str, dict[int, torch.Tensor]]  # by name and layer: (B, *dims of the statistic)
 Key = tuple[int, bool]  # layer, final rows (True) or active rows (False)
 ROOM = 1 << 26  # largest size in bytes of what waits in a group for the statistics of further layers
 
@@ -169,7 +170,7 @@ class Session:
         self.used_implementations: set[str] = set()  # "fused" and "kernel" leave some calls to "stream"
         self.room = room
         self.space = Workspace()
-        self._results: dict[str, dict[int, torch.Tensor]] = {name: {} for name in self.statistics}
+        self._results: Results = {name: {} for name in self.statistics}
         self.calls = 0
         self.memory: dict[Hashable, Any] = {}  # state that statistics keep from one step to the next
 
@@ -182,8 +183,8 @@ class Session:
         self.calls = 0
 
     @property
-    def results(self) -> dict[str, dict[int, torch.Tensor]]:
-        """The results of the last forward pass, by name and layer: (B, *dims)."""
+    def results(self) -> Results:
+        """The results of the last forward pass."""
         self._finish()
         return self._results
 

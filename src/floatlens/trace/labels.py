@@ -26,7 +26,6 @@ from floatlens.errors import FloatLensError
 from floatlens.models.describe import is_state_space, shape
 from floatlens.trace.attributes import encode_attributes
 from floatlens.trace.generation import cut_at_end, decode, filled_text, token_strings
-from floatlens.trace.recorder import Recorder
 from floatlens.trace.trace import Trace
 from floatlens.version import __version__
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from floatlens.lens import Lens
+    from floatlens.trace.recorder import Recorder
 
 PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
 EVIDENCE_OVER = "committed tokens that occur in the gold evidence, without special tokens"

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from floatlens.attention.call import CROSS, ENCODER
 from floatlens.attention.hook import observing, passes_interface, shared
-from floatlens.attention.session import Implementation, Session
+from floatlens.attention.session import Implementation, Results, Session
 from floatlens.attention.statistic import DEFAULT, expand
 from floatlens.data.prompt import Prompt, Region
 from floatlens.errors import FloatLensError
@@ -27,7 +27,7 @@ from floatlens.models.family import FAMILIES, Family
 from floatlens.models.tokenizer import find_mask_id
 from floatlens.trace.labels import ModelFacts
 from floatlens.trace.observed_trace import trace_of
-from floatlens.trace.pass_log import ObservedStep, PassLog, Results
+from floatlens.trace.pass_log import ObservedStep, PassLog
 from floatlens.trace.recorder import check_observed, check_range
 from floatlens.trace.trace import Trace
 

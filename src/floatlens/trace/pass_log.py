@@ -17,13 +17,12 @@ import torch
 
 from floatlens.attention.call import Inputs, PositionLayout, visible
 from floatlens.attention.prompt_batch import PromptBatch
-from floatlens.attention.session import Session
+from floatlens.attention.session import Results, Session
 from floatlens.data.prompt import Prompt
 from floatlens.decode.network import ForwardPass, current_pass, enter_pass, leave_pass
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family
 
-Results = dict[str, dict[int, torch.Tensor]]
 TOKENS = "(token ids)"
 # Arguments with a whole number per position that is not a token.
 OTHER_IDS = re.compile(r"mask|pos|type|segment|label|target|speaker|language")

@@ -7,8 +7,8 @@ abandoned at any step. A run stops at NaN or inf in the model's outputs, with th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,21 +17,27 @@ import xarray as xr
 from floatlens.attention.call import PositionLayout
 from floatlens.attention.hook import observation_paused, observing
 from floatlens.attention.prompt_batch import PromptBatch
-from floatlens.attention.session import IMPLEMENTATIONS, Session
+from floatlens.attention.session import IMPLEMENTATIONS, Results, Session
 from floatlens.attention.statistic import MATRICES, STATISTICS, Statistic, expand
+from floatlens.data.prompt import Prompt
+from floatlens.decode.sampler import Sampler
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError, NotANumber, check_known
+from floatlens.interventions.run import in_force
+from floatlens.models.describe import attention_layers
 from floatlens.options import Recording
+from floatlens.trace.labels import label_traces
 from floatlens.trace.trace import Trace
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from floatlens.lens import Lens
+
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
 FINITE = ("received", "entropy", "qk", "value_norm")
 GROWING = ("position", "query", "key")
 Rows: TypeAlias = slice | list[int]  # all rows of a batch, or some
-Results: TypeAlias = Mapping[str, Mapping[int, torch.Tensor]]
 
 
 class Recorder:
@@ -272,54 +278,66 @@ def stack_layers(values: Sequence[torch.Tensor]) -> torch.Tensor:
 # --- the steps, while they are computed ---------------------------------------------------------------------------------
 
 
-class WatchedStep(NamedTuple):
-    """One step and the results of its forward pass: `results[name][layer]` is (B, *dims of the statistic)."""
-
-    step: Step
-    results: dict[str, dict[int, torch.Tensor]]
-
-
-class Watch(Iterator[WatchedStep]):
+class Watch(Iterator[tuple[Step, Results]]):
     """The result of `Lens.watch`: each `next` runs one step, and `traces()` returns the recorded traces.
 
-    `alone`: no step depends on the results of an earlier one, so steps that are not kept need not be observed.
-    `attention_layers`: the layers that compute attention; it is an error if one of them was not observed.
+    A step comes with the results of its forward pass: `results[name][layer]` is (B, *dims of the statistic).
 
     >>> for step, results in lens.watch(["Where was Ada Lovelace born?"]):   # doctest: +SKIP
     ...     print(step.index, results["received"][0].mean(1).argmax(-1))     # the top anchor of layer 0
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        steps: Iterator[Step],
-        session: Session,
-        recorder: Recorder,
-        finished: Callable[[], list[Trace]],
-        *,
-        alone: bool,
-        attention_layers: Sequence[int],
+        self, lens: Lens, prompts: Sequence[Prompt], settings: Sampler, recording: Recording, sample_ids: Sequence[str]
     ) -> None:
-        self.model, self.steps, self.session, self.recorder, self.finished = model, steps, session, recorder, finished
-        self.alone, self.attention_layers = alone, attention_layers
+        check_recording(recording, lens.shape, settings.step_count)
+        batch, family = lens._batch(prompts, settings), lens.family
+        shifted = family.shifted or settings.shifted
+        mask_id = lens.mask_id if lens.has_mask else None
+        layout = batch.layout(lens._new_positions(batch, settings), shifted, mask_id)
+        kept = {*expand(recording.record), *recording.matrices}
+        self.session = Session(
+            [*dict.fromkeys((*expand(recording.record), *recording.matrices, *recording.show))],
+            layout=layout,
+            layers=recording.layers,
+            matrix_layers=recording.matrix_layers,
+            implementation=recording.implementation,  # type: ignore[arg-type]
+            rows=len(prompts),
+        )
+        self.recorder = Recorder(
+            batch,
+            self.session.statistics,
+            layout,
+            steps=sorted(range(settings.step_count) if recording.record_steps is None else recording.record_steps),
+            heads=None if recording.heads is None else sorted(recording.heads),
+            shifted=shifted,
+            revises=settings.revises,
+            special_ids=lens.special_ids,
+            shown_only=set(recording.show) - kept,
+        )
+        self.lens, self.settings, self.sample_ids = lens, settings, sample_ids
+        self.interventions = [str(one) for one in in_force(lens)]
+        # No step depends on the results of an earlier one, so that steps that are not kept need not be observed.
+        self.alone = family.attention in ("bidirectional", "two-way") and not family.cached
+        self.alone = self.alone and not self.session.compares
+        self.attention_layers = attention_layers(lens.config)
+        self.steps = lens.steps(batch, settings)
         self.index, self.over = 0, False
 
-    def __next__(self) -> WatchedStep:
+    def __next__(self) -> tuple[Step, Results]:
         session = self.session
-        # A step that does not depend on earlier ones need not be observed if it is not kept.
         session.paused = self.alone and self.index not in self.recorder.steps
-        with observing(self.model, session):
+        with observing(self.lens.model, session):
             step = next(self.steps, None)
         if step is None:
             self.over = True
             raise StopIteration
         if not session.paused:
-            check_observed(self.model, session.unobserved(self.attention_layers))
-        self.index = step.index + 1
-        seen = WatchedStep(step, session.results)
-        self.recorder.add(*seen)
+            check_observed(self.lens.model, session.unobserved(self.attention_layers))
+        self.index, results = step.index + 1, session.results
+        self.recorder.add(step, results)
         session.begin()
-        return seen
+        return step, results
 
     def traces(self) -> list[Trace]:
         """The traces, one per prompt, once all steps are done."""
@@ -327,7 +345,8 @@ class Watch(Iterator[WatchedStep]):
             raise FloatLensError(
                 f"the run is at step {self.index} and has not finished; call traces() after the last step"
             )
-        return self.finished()
+        used = {"implementation": self.session.used, "interventions": self.interventions}
+        return label_traces(self.lens, self.recorder, self.settings, sample_ids=self.sample_ids, **used)
 
 
 def check_observed(model: PreTrainedModel, missing: Sequence[int]) -> None:
@@ -400,23 +419,6 @@ def check_recording(recording: Recording, shape: Mapping[str, int | None], step_
     check_range(recording.matrix_layers, shape["layers"], "layer")
     check_range(recording.heads, shape["heads"], "head")
     check_range(recording.record_steps, step_count, "step")
-
-
-def make_session(recording: Recording, layout: PositionLayout, rows: int) -> Session:
-    """A session that observes everything that is kept or shown."""
-    return Session(
-        [*dict.fromkeys((*expand(recording.record), *recording.matrices, *recording.show))],
-        layout=layout,
-        layers=recording.layers,
-        matrix_layers=recording.matrix_layers,
-        implementation=recording.implementation,  # type: ignore[arg-type]
-        rows=rows,
-    )
-
-
-def shown_only(recording: Recording) -> set[str]:
-    """Names of statistics that are shown but not kept."""
-    return set(recording.show) - {*expand(recording.record), *recording.matrices}
 
 
 def check_range(chosen: Collection[int] | None, count: int | None, what: str) -> None:
