@@ -355,8 +355,7 @@ class PassLog:
         step = self.steps[-1]
         if step.tokens_BT is None or step.generation != self.generation:
             return
-        after_BT = tokens_BT.cpu()
-        step.after_BT = after_BT
+        after_BT = step.after_BT = tokens_BT.to("cpu", copy=True)  # a loop may write its tokens in place
         if self.pending is None or step.confidence_BT is None:
             return
         positions, kept_nV = self.pending
