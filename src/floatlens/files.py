@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -109,3 +110,12 @@ def _write_temporary(target: Path, content: bytes) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return temporary
+
+
+def cache_folder() -> Path:
+    """The folder of what can be made again: FLOATLENS_CACHE, or by default `floatlens` in the user's cache folder."""
+    if given := os.environ.get("FLOATLENS_CACHE"):
+        return Path(given).expanduser()
+    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
+        return Path(local) / "floatlens"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "floatlens"

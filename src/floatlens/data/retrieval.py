@@ -25,7 +25,7 @@ from floatlens.data.read import Problems, records_of
 from floatlens.data.readers.fields import ID, BadRecord, id_of, passages_of
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
-from floatlens.files import atomic_write, temporary_folder
+from floatlens.files import atomic_write, cache_folder, temporary_folder
 
 WORD = re.compile(r"\w+")
 FORMAT = "1"
@@ -203,7 +203,7 @@ def index_of(corpus: str | Path, problems: Problems | None = None, cache: Path |
     documents = read_documents(path, problems if problems is not None else Problems())
     state = path.stat()
     key = f"{FORMAT} {path.resolve()} {state.st_size} {state.st_mtime_ns}"
-    folder = (cache or _cache()) / f"{path.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    folder = (cache or cache_folder() / "bm25") / f"{path.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if folder.is_dir():
         try:
             return Index.open(folder)
@@ -244,7 +244,3 @@ def retrieve(sample: Sample, index: Index, count: int) -> Sample:
 def _same(wanted: str, text: str) -> bool:
     """Whether two texts are the same passage, possibly cut differently in the corpus."""
     return bool(wanted and text) and (wanted in text or (text in wanted and len(text) > 80))
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "floatlens" / "bm25"

@@ -2,7 +2,7 @@
 
 Works on the token strings of byte-level BPE (Ġthe), SentencePiece (▁the, <0x0A>), WordPiece (##ing) and on plain pieces of
 text. Words are first joined from their pieces, so that "the" inside "mathematics" does not count as an article. English
-function words come from the list below; everything else comes from Unicode categories, for any script.
+function words come from `function_words.txt`; everything else comes from Unicode categories, for any script.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.resources import files
 from typing import TypeAlias
 
 from floatlens.errors import unknown_name
@@ -29,24 +30,7 @@ GROUPS = {
 KINDS = tuple(GROUPS)
 Classifier: TypeAlias = Callable[[list[str]], Sequence[str]]
 
-FUNCTION_WORDS = frozenset(
-    """
-    a an the this that these those such same other another each every either neither both all any some no none few many
-    much more most several enough what which whose whatever whichever
-    i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers
-    herself it its itself they them their theirs themselves one oneself who whom whoever someone somebody something
-    anyone anybody anything everyone everybody everything nobody nothing
-    about above across after against along amid among around as at before behind below beneath beside besides between
-    beyond but by despite down during except for from in inside into like near of off on onto out outside over past per
-    since through throughout till to toward towards under underneath until up upon via with within without
-    and or nor so yet if unless because although though while whereas whether than once when whenever where wherever why
-    how however therefore thus hence
-    am is are was were be been being have has had having do does did doing done will would shall should can could may
-    might must ought cannot
-    not n't 's 're 've 'll 'd 'm s t re ve ll d m don didn doesn isn aren wasn weren hasn haven hadn won wouldn couldn
-    shouldn there here then now also too only just even very still again ever never
-    """.split()  # noqa: SIM905
-)
+FUNCTION_WORDS = frozenset(files("floatlens.data").joinpath("function_words.txt").read_text(encoding="utf-8").split())
 _SPECIAL = re.compile(
     r"<[|｜].*[|｜]>|</?s>|<(?:bos|eos|pad|unk|mask|sep|cls|s|start_of_turn|end_of_turn|start_of_image|end_of_text)>"
     r"|\[(?:CLS|SEP|MASK|PAD|UNK|BOS|EOS|INST|/INST|gMASK|unused\d+)\]|<(?:unused|extra_id_|reserved)_?\d+>|<<?/?SYS>?>",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -144,11 +143,6 @@ def meta_model(family: Family, config: PreTrainedConfig) -> PreTrainedModel:
         raise FloatLensError(f"config.json does not describe a {family.name} model: {one_line(error)}") from error
 
 
-def parameters(checkpoint: Checkpoint) -> int:
-    """Number of parameters, counted on the meta device."""
-    return sum(p.numel() for p in meta_model(checkpoint.family, checkpoint.native_config()).parameters())
-
-
 def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
     """The dtype to load in.
 
@@ -169,21 +163,19 @@ def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int, items
     return layers * positions * (4 * heads + kv_heads) * itemsize
 
 
-def describe_adapter(folder: Path) -> dict[str, Any]:
-    """Folder, rank and scale of an adapter, and the name of the model that it was made for."""
-    from floatlens.models.adapter import read_config
-
-    config = read_config(folder)
-    return {"folder": str(folder), "rank": config["r"], "alpha": config["lora_alpha"], "made_for": config["base"]}
-
-
 def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 512) -> dict[str, Any]:
     """Family, shape, mask token, memory and bytes per step; no weights are read."""
     config = checkpoint.native_config()
     about = shape(config)
-    count = parameters(checkpoint)
+    count = sum(p.numel() for p in meta_model(checkpoint.family, config).parameters())
     loaded = torch_dtype(dtype, None)
     size = torch.empty(0, dtype=loaded if isinstance(loaded, torch.dtype) else torch.float32).element_size()
+    adapter = None
+    if (folder := checkpoint.adapter) is not None:
+        from floatlens.models.adapter import read_config
+
+        lora = read_config(folder)
+        adapter = {"folder": str(folder), "rank": lora["r"], "alpha": lora["lora_alpha"], "made_for": lora["base"]}
     mask = checkpoint.config.get("mask_token_id") or getattr(config, "mask_token_id", None)
     if mask is None and checkpoint.family.kind == "mdm" and checkpoint.family.mask_token:
         from floatlens.models.tokenizer import find_mask_id, load_tokenizer
@@ -202,7 +194,7 @@ def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 51
         **about,
         "mask_token_id": mask,
         "parameters": count,
-        "adapter": None if checkpoint.adapter is None else describe_adapter(checkpoint.adapter),
+        "adapter": adapter,
         "dtype": str(loaded).removeprefix("torch."),
         "weight_bytes": count * size,
         "record_positions": positions,

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,21 +23,12 @@ from typing import Any
 from filelock import FileLock
 
 from floatlens.errors import FloatLensError
-from floatlens.files import atomic_write, temporary_folder
+from floatlens.files import atomic_write, cache_folder, temporary_folder
 from floatlens.models.quiet import quietly
 
 FORMAT = 1  # version of the cached folders; a new number invalidates the old ones
 SUMS = "sha256.json"
 CONFIG, HEADER = "gguf-config.json", "header"
-
-
-def cache_folder() -> Path:
-    """The folder of converted files: FLOATLENS_CACHE, or by default `floatlens` in the user's cache folder."""
-    if given := os.environ.get("FLOATLENS_CACHE"):
-        return Path(given).expanduser()
-    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "floatlens"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "floatlens"
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def test_many_passages_are_found_even_in_the_smallest_split():
 
 def test_every_accepted_answer_scores_full_marks():
     for sample in samples("atlas", "test", passages=0):
-        assert all(score(answer, sample.answers).em == 1.0 for answer in sample.answers)
+        assert all(score(answer, sample.answers)["em"] == 1.0 for answer in sample.answers)
 
 
 def test_the_first_twenty_test_samples_are_of_many_relations():

@@ -26,16 +26,6 @@ Row = dict[str, tuple[str, ...]]
 
 SPLITS = ("train", "validation", "test")
 SHARES = (*["train"] * 7, "validation", "test", "test")
-GROUP = {  # the column that names a row's group; a row without one is its own group
-    "books": "author",
-    "artworks": "artist",
-    "music": "composer",
-    "firsts": "person",
-    "units": "namesake",
-    "cities": "country",
-    "landmarks": "country",
-    "sites": "country",
-}
 PRONOUNS = {"he": "his", "she": "her"}
 PARTICLES = {"van", "von", "de", "da", "del", "le", "la"}
 SHARED_PEAKS = {"Mont Blanc", "Mount Everest"}  # each is the highest mountain of two countries
@@ -43,6 +33,7 @@ SHARED_PEAKS = {"Mont Blanc", "Mount Everest"}  # each is the highest mountain o
 
 _TABLES = tomllib.loads(files(__package__).joinpath("relations.toml").read_text("utf-8"))
 RELATIONS = {row["name"]: SimpleNamespace(**{"subject": "name", "person": False} | row) for row in _TABLES["relation"]}
+GROUP = _TABLES["group"]
 HOPS = [SimpleNamespace(**{"given": "subject"} | row) for row in _TABLES["hop"]]
 
 
