@@ -21,7 +21,7 @@ from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN, S
 from floatlens.evaluation.loop import Batch, Case, Experiment, Journal, run_experiments
 from floatlens.evaluation.replay import Baseline
 from floatlens.evaluation.sources import Key
-from floatlens.evaluation.summary import difference
+from floatlens.evaluation.summary import difference, values_and_intervals
 from floatlens.evaluation.worker import SAMPLE_ERRORS, Checksums, ModelWorker, error_reason
 from floatlens.interventions.intervention import Intervention, parse_intervention
 from floatlens.interventions.run import holding
@@ -280,21 +280,16 @@ def effects(answers: pd.DataFrame) -> list[dict[str, Any]]:
                 "n": int(part[(part["condition"] == name)]["error"].isna().sum()),
                 "errors": int(part[(part["condition"] == name)]["error"].notna().sum()),
                 "controls": sorted({int(s) for s in part[part["of"] == name]["control_seed"].dropna()}),
-                "intervals": {},
-                "change": {},
-                "beyond": {},
             }
-            for measure, table in tables.items():
-                if column not in table:
-                    continue
-                values = table[column]
-                mean = stats.percentile_mean(values.to_numpy(float))
-                entry[measure] = stats.finite_or_none(mean.value)
-                entry["intervals"][measure] = [stats.finite_or_none(mean.low), stats.finite_or_none(mean.high)]
-                if column != ("", PLAIN):
-                    entry["change"][measure] = difference(values, table[("", PLAIN)])
-                    if (name, CONTROL) in table:
-                        entry["beyond"][measure] = difference(values, table[(name, CONTROL)])
+            measured = {measure: table for measure, table in tables.items() if column in table}
+            means = {measure: stats.percentile_mean(each[column].to_numpy(float)) for measure, each in measured.items()}
+            entry |= values_and_intervals(means)
+            for difference_to, other in (("change", ("", PLAIN)), ("beyond", (name, CONTROL))):
+                entry[difference_to] = {
+                    measure: difference(table[column], table[other])
+                    for measure, table in measured.items()
+                    if other in table and other != column
+                }
             nll = entry.get("gold_nll")
             entry["gold_perplexity"] = float(np.exp(nll)) if nll is not None else None
             found.append(entry)

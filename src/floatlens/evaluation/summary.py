@@ -26,7 +26,7 @@ def averages(answers: pd.DataFrame) -> list[dict[str, Any]]:
         if len(groups) > 1:
             entry: dict[str, Any] = {"model": model, "condition": condition, "data": "average", "datasets": len(groups)}
             estimates = {name: stats.macro_mean([g[name].to_numpy(float) for g in groups]) for name in SCORES}
-            found.append({**entry, **_numbers(estimates)})
+            found.append({**entry, **values_and_intervals(estimates)})
     return found
 
 
@@ -78,7 +78,7 @@ def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
         "n": len(answered),
         "errors": int(part["error"].notna().sum()),
         "truncated": int((answered["dropped"] > 0).sum()),
-        **_numbers({name: stats.percentile_mean(answered[name].to_numpy(float)) for name in SCORES}),
+        **values_and_intervals({name: stats.percentile_mean(answered[name].to_numpy(float)) for name in SCORES}),
         "confidence": stats.finite_or_none(float(answered["confidence"].mean())),
         "steps": stats.finite_or_none(float(answered["steps"].astype(float).mean())),
     }
@@ -88,7 +88,8 @@ def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
     return entry
 
 
-def _numbers(estimates: dict[str, stats.Estimate]) -> dict[str, Any]:
+def values_and_intervals(estimates: dict[str, stats.Estimate]) -> dict[str, Any]:
+    """Return each value by its name, and the intervals of all of them, with None instead of NaN."""
     values = {name: stats.finite_or_none(estimate.value) for name, estimate in estimates.items()}
     intervals = {
         name: [stats.finite_or_none(estimate.low), stats.finite_or_none(estimate.high)]

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from floatlens.errors import FloatLensError
 from floatlens.explorer.film import FORMAT, Array, film, frame
 from floatlens.explorer.kept_runs import RunMatrices
 from floatlens.explorer.messages import RunRequest
+from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Lens
 from floatlens.trace.recorder import Watch
 from floatlens.trace.trace import Trace
@@ -51,9 +52,10 @@ def play(
         "seed": asked.seed,
     }
     lens.settings(**settings).fits(len(prompt.ids), lens.context_length)
-    with intervening(lens, asked.interventions) as specs:
+    interventions = [parse_intervention(spec) for spec in asked.interventions]
+    with lens.intervene(*interventions) if interventions else nullcontext():
         watch = lens.watch([prompt], sample_ids=[str(asked.id)], record=RECORD, show=["attention_mean"], **settings)
-        header = start(lens, asked, prompt, watch, specs)
+        header = start(lens, asked, prompt, watch, [str(each) for each in interventions])
         known = [int(i) for i in header["vocabulary"]]
         yield {"type": "start", "id": asked.id, "film": header}
         N = header["length"]
@@ -80,22 +82,6 @@ def prompt_of(lens: Lens, asked: RunRequest, template: Template) -> Prompt:
     """Build the prompt; empty passages are left out."""
     passages = [Passage(p.text, p.title, p.gold) for p in asked.passages if p.text.strip() or p.title.strip()]
     return lens.prompt(asked.question, passages, template=template)
-
-
-def intervening(lens: Lens, specs: Sequence[str]) -> AbstractContextManager[list[str]]:
-    """Enter interventions; the context's value is the list of their canonical specs."""
-    if not specs:
-        return nullcontext([])
-    from floatlens.interventions.intervention import parse_intervention
-
-    interventions = [parse_intervention(spec) for spec in specs]
-
-    @contextmanager
-    def entered() -> Iterator[list[str]]:
-        with lens.intervene(*interventions):
-            yield [str(intervention) for intervention in interventions]
-
-    return entered()
 
 
 def start(lens: Lens, asked: RunRequest, prompt: Prompt, watch: Watch, specs: Sequence[str]) -> dict[str, Any]:
