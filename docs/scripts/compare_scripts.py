@@ -167,7 +167,7 @@ def flow(golden: Path) -> list[Row]:
 def answers(golden: Path) -> list[Row]:
     cases = json.loads((golden / "qa_metrics.json").read_text())["compute_metrics"]
     ours = [score(case["prediction"], case["ground_truths"]) for case in cases]
-    same = sum((o.accuracy, o.f1) == (c["accuracy"], c["f1"]) for o, c in zip(ours, cases, strict=True))
+    same = sum((o["accuracy"], o["f1"]) == (c["accuracy"], c["f1"]) for o, c in zip(ours, cases, strict=True))
     cell = f"{same} of {len(cases)} equal"
     return [("`evaluate_*.py`", "accuracy and F1 of an answer", f"{len(cases)} answers", cell, "")]
 

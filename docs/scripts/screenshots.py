@@ -24,8 +24,8 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import floatlens as fl
-from floatlens.explorer import page
 from floatlens.explorer.film import film
+from floatlens.explorer.page import page
 from tests.browser import ARGUMENTS, chromium
 
 IMAGES = Path(__file__).parents[1] / "images"

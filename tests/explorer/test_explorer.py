@@ -16,9 +16,8 @@ import pytest
 import floatlens as fl
 from floatlens.anchors import find_anchors
 from floatlens.data.template import parse
-from floatlens.explorer import page
 from floatlens.explorer.film import film
-from floatlens.explorer.page import asset, script_hashes
+from floatlens.explorer.page import asset, page, script_hashes
 from floatlens.explorer.widget import FilmFrame
 from floatlens.store.folder import RunFolder
 from tests.browser import CLIPBOARD, Visit

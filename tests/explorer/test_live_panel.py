@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import floatlens as fl
-from floatlens.explorer import embed
 from floatlens.explorer.film import film, frame
+from floatlens.explorer.page import embed
 from tests.browser import Visit
 from tests.explorer.traces import tiny
 

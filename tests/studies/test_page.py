@@ -10,8 +10,7 @@ import re
 import pytest
 
 from floatlens.errors import FloatLensError
-from floatlens.explorer import embed, page, script_hashes
-from floatlens.explorer.page import asset, escaped_json
+from floatlens.explorer.page import asset, embed, escaped_json, page, script_hashes
 
 HOSTILE = "</script><script>alert(1)</script> & \u2028 \u2029 <!-- ]]> \" ' &lt;"
 

@@ -94,7 +94,7 @@ class Commands(typer.core.TyperGroup):
 
 def without_flag_types(command: Any, ctx: Any) -> Any:
     """Return a command whose help shows no type beside options that take no value."""
-    for each in (*command.params, command.get_help_option(ctx)):
+    for each in (*command.params, *([command.get_help_option(ctx)] if ctx else [])):
         if getattr(each, "is_flag", False):
             each.metavar = ""
     return command

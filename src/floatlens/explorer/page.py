@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 STYLE = "html, body { margin: 0 } #explorer { display: grid; min-height: 100vh }"
+LIVE_STYLE = STYLE.replace("grid;", "grid; grid-template-columns: minmax(0, 1fr);")
+ICON = '<link rel="icon" href="data:,">'  # otherwise browsers ask for /favicon.ico
 ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 # name, data, new tokens, and the first question: one that every bundled model of the world answers correctly
 WORLD = (("one fact", "world:fresh", 16, 1), ("two hops", "world:hops", 16, 0), ("a life", "world:long", 48, 0))
@@ -80,18 +82,24 @@ def embed(
 
 def page(films: Sequence[dict[str, Any]], title: str = "FloatLens", state: dict[str, Any] | None = None) -> str:
     """Return a self-contained page with the explorer."""
+    head = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy())}">'
+    return document(head, STYLE, embed(films, "explorer", state=state), title)
+
+
+def document(head: str, style: str, body: str, title: str = "FloatLens") -> str:
+    """Return an HTML page; `head`, `style` and `body` are markup of our own."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{html.escape(policy())}">
+{head}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{html.escape(title)}</title>
-<style>{STYLE}</style>
+<style>{style}</style>
 </head>
 <body>
-{embed(films, "explorer", state=state)}
+{body}
 </body>
 </html>
 """
@@ -110,22 +118,8 @@ def escaped_json(value: Any) -> str:
 
 def live_page(films: Sequence[dict[str, Any]], live: dict[str, Any]) -> str:
     """Return the page of the live explorer; everything that varies is passed as data."""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>FloatLens</title>
-<link rel="icon" href="data:,">
-<style>body {{ margin: 0 }} #explorer {{ display: grid; grid-template-columns: minmax(0, 1fr); min-height: 100vh }}</style>
-</head>
-<body>
-{embed(films, "explorer", script=False, live=live)}
-<script type="module" src="/assets/explorer.js"></script>
-</body>
-</html>
-"""
+    script = '<script type="module" src="/assets/explorer.js"></script>'
+    return document(ICON, LIVE_STYLE, embed(films, "explorer", script=False, live=live) + "\n" + script)
 
 
 def live_policy(host: str) -> str:
