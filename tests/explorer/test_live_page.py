@@ -20,7 +20,7 @@ def answer(model: str, example: dict[str, Any]) -> float:
     made = lens.generate(
         lens.prompt(example["question"], passages, gold=gold), max_new_tokens=example["max_new_tokens"]
     )
-    return score(made.text, example["answers"]).accuracy
+    return score(made.text, example["answers"])["accuracy"]
 
 
 @pytest.mark.parametrize("model", ["tiny-mdm", "tiny-dream", "tiny-arm"])

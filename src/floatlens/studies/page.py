@@ -19,7 +19,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from floatlens import explorer
+from floatlens.explorer.page import embed, script_hashes
 from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
 from floatlens.findings.verdict import correct_primary
@@ -98,7 +98,7 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
         aloud=say_aloud(claims),
         primary=say_primary(claims),
         folded=len(sections) > MOST_OPEN,
-        explorer=Markup(explorer.embed(films, "films")) if films else "",
+        explorer=Markup(embed(films, "films")) if films else "",
         films=[
             {"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films
         ],
@@ -111,7 +111,7 @@ def render(about: About, sections: Sequence[Section], figures: Path, films: Sequ
 def policy(script: str, films: bool) -> str:
     """Return the Content-Security-Policy: own scripts by hash, own styles, own pictures, nothing else."""
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    scripts = [f"'sha256-{digest}'", *(explorer.script_hashes() if films else [])]
+    scripts = [f"'sha256-{digest}'", *(script_hashes() if films else [])]
     return (
         f"default-src 'none'; script-src {' '.join(scripts)}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
