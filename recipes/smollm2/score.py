@@ -199,9 +199,9 @@ def main() -> None:
     began, scores = time.time(), []
     for question, answer in zip(questions, answers(args, lens, network, prompts), strict=True):
         scores.append(score(answer, question.answers))
-        marks = f"{scores[-1].em:.0f} {scores[-1].accuracy:.0f}"
+        marks = f"{scores[-1]['em']:.0f} {scores[-1]['accuracy']:.0f}"
         print(f"{marks}  {question.question} | {answer!r} | {question.answers[:3]}", flush=True)
-    em, accuracy, _, f1 = (sum(column) / len(scores) for column in zip(*scores, strict=True))
+    em, accuracy, f1 = (sum(each[name] for each in scores) / len(scores) for name in ("em", "accuracy", "f1"))
     print(
         f"{args.mode} {args.source} {'closed book' if args.closed_book else 'with passages'}: n {len(scores)}, "
         f"em {em:.3f}, accuracy {accuracy:.3f}, f1 {f1:.3f}, {time.time() - began:.0f} s"

@@ -65,7 +65,7 @@ def answer(lens: Any, questions: Iterable[Sample], new_tokens: int) -> list[dict
     scored = []
     for sample, said in zip(asked, answers, strict=True):
         right = score(said.text, sample.answers)
-        scored.append({"id": sample.id, "answer": said.text, "ended": said.ended, "em": right.em, "f1": right.f1})
+        scored.append({"id": sample.id, "answer": said.text, "ended": said.ended, "em": right["em"], "f1": right["f1"]})
     return scored
 
 
