@@ -23,7 +23,7 @@ from tests.commands import run
 HAVE = {name: {Load, Data, Sampling, Run} for name in ("trace", "eval", "stress", "ablate", "study")}
 HAVE["trace"] |= {Recording}
 HAVE["study"] |= {Scope}
-HAVE |= {"explore": {Load}, "models": {Load}}
+HAVE |= {"explore": {Load}, "models": {Load}, "track": {Load, Data}}
 # Commands that need only some options of a group: they read no data or no weights, or have only the bundled ones.
 SOME = {
     "doctor": {"device"},
@@ -31,6 +31,7 @@ SOME = {
     "plan": {"split", "limit", "passages", "batch_size", "max_new_tokens", "steps", "family", "dtype", "trace_dtype"},
     "demo": {"resume", "limit", "only", "full", "jobs"},
     "stress": {"detail"},
+    "track": {"resume"},
     "figure": {"limit"},
     "paper": {"limit"},
 }

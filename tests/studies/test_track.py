@@ -16,11 +16,12 @@ import transformers
 import xarray as xr
 
 import floatlens as fl
+from floatlens.explorer.run_folders import RunFolders
 from floatlens.findings.window import LENGTH, PROMPT, WRITTEN
 from floatlens.store.folder import RunFolder
 from floatlens.studies import probe as probes
 from floatlens.studies.report import films
-from floatlens.studies.track import VARIABLES, copy_scores, expand, figure, open_track, sentence, summarise
+from floatlens.studies.track import COLUMNS, VARIABLES, copy_scores, expand, figure, open_track, sentence, summarise
 from tests.commands import run
 from tests.findings import planted_models
 from tests.findings.planted_models import share
@@ -95,6 +96,8 @@ def test_a_run_has_numbers_figure_report_and_one_text_side_by_side(home: Path, t
     assert '<section id="track"' in page and sentence(tracked) in page and "Each claim of" not in page
     samples = RunFolder.open(folder).samples()
     assert len(samples) == len(BIASES) and len({name for name, _ in samples}) == 1  # the explorer shows these together
+    [listed] = RunFolders([folder]).contents()
+    assert [sample["model"] for sample in listed["samples"]] == tracked["checkpoint"].values.tolist()
     assert [film["model"] for film in films([folder])] == ["checkpoint-0", "checkpoint-3000"]
 
 
@@ -266,6 +269,13 @@ def test_a_file_that_is_no_track_is_refused(tmp_path: Path) -> None:
 
     pd.DataFrame({"checkpoint": ["a"]}).to_parquet(tmp_path / "track.parquet")
     with pytest.raises(fl.FloatLensError, match="has no column 'absorption', so it is not a track"):
+        open_track(tmp_path)
+    row = dict.fromkeys(COLUMNS, 0)
+    pd.DataFrame([row | {"layer": n, "checkpoint": str(n)} for n in range(3)]).to_parquet(tmp_path / "track.parquet")
+    with pytest.raises(fl.FloatLensError, match="should have one row per checkpoint and layer"):
+        open_track(tmp_path)
+    pd.DataFrame([row | {"nats": "many"}]).to_parquet(tmp_path / "track.parquet")
+    with pytest.raises(fl.FloatLensError, match="is not a track: could not convert string to float"):
         open_track(tmp_path)
     with pytest.raises(fl.FloatLensError, match="does not exist; make it with floatlens track"):
         open_track(tmp_path / "nowhere")

@@ -41,9 +41,9 @@ def command(
 
         floatlens track 'out/checkpoint-*' --out track
 
-        floatlens track smollm2 'smollm2+out/checkpoint-*:a2d-shifted' --dtype bfloat16 --limit 4 --out track
+        floatlens track smollm2 'smollm2+out/at-*:a2d-shifted' --dtype bfloat16
 
-        floatlens track EleutherAI/pythia-70m@step1000 EleutherAI/pythia-70m@step143000 --data texts.jsonl --out track
+        floatlens track org/name@step1000 org/name@step2000 --data texts.jsonl
     """
     from floatlens.evaluation.sources import open_sources
 

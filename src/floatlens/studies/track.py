@@ -30,7 +30,7 @@ from floatlens.data.sample import Sample
 from floatlens.data.sequences import LEFT_TO_RIGHT
 from floatlens.data.template import DEFAULT
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.sources import open_sources
+from floatlens.evaluation.sources import open_sources, with_gold_at
 from floatlens.findings import style
 from floatlens.findings.absorption import absorption
 from floatlens.findings.finding import as_table
@@ -131,7 +131,8 @@ def track(
     """
     loading, reading = make({"limit": TEXTS, **options}, Load, Data)
     specs = expand([checkpoints] if isinstance(checkpoints, str) else checkpoints)
-    samples = [sample for source in open_sources([data], reading, ()) for sample in source.samples()]
+    sources = open_sources([data], reading, ())
+    samples = [one for source in sources for one in with_gold_at(source.samples(), reading.gold_at)]
     series, broken = check_series(specs, loading, skip_broken)
     tokenizer = common_tokenizer(series)
     series = named_shortly(series)
@@ -424,6 +425,8 @@ def open_track(path: str | Path) -> xr.Dataset:
     frame = untrusted.read_parquet(file, file.parent)
     if missing := set(COLUMNS) - set(frame.columns):
         raise FloatLensError(f"{file} has no column {min(missing)!r}, so it is not a track")
+    if not 0 < len(frame) == frame["checkpoint"].nunique() * frame["layer"].nunique():
+        raise FloatLensError(f"{file} is not a track: it should have one row per checkpoint and layer")
     try:
         frame = frame.astype(
             dict.fromkeys(("nats", *VARIABLES), float) | dict.fromkeys(("step", "texts", "layer"), int)
