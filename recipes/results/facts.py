@@ -107,7 +107,7 @@ def _drift() -> Iterator[PublishedFact]:
         "turnover from first to last step": {n: definitions.turnover(x[[0, -1]])[0] for n, x in anchors.items()},
         "dwell (steps)": {n: float(definitions.dwell(x)) for n, x in anchors.items()},
         "floating": {n: definitions.floating(x) for n, x in p.items()},
-        "renewal": {n: definitions.renewal(x) for n, x in p.items()},
+        "renewal": {n: definitions.renewal(np.where(x, np.nan_to_num(a[n]), 0.0)) for n, x in anchors.items()},
         "slope of the centre (positions per step)": {
             **{n: slope(x) for n, x in whole.items()},
             "equal attention on visible positions": visible,

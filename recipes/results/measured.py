@@ -31,7 +31,7 @@ def measure_attention(lens: Lens, prompts: Sequence[Prompt], ids: Sequence[str],
             "layer": absorbed["layer"].values,
             "tokens": len(prompt.ids) + len(prompt.tail or ()),
             "floating": moved["floating"].values[0],
-            "floating_writing": last_known(moved["floating_writing"].values[0]),
+            "floating_writing": moved["floating_writing"].values[0],
             "sink": absorbed["sink"].values[0],
             "copying": np.nanmax(np.nan_to_num(copied["hit"].values[0], nan=-1.0), axis=-1),
         }
@@ -41,14 +41,3 @@ def measure_attention(lens: Lens, prompts: Sequence[Prompt], ids: Sequence[str],
     table = pd.concat(parts, ignore_index=True)
     table["copying"] = table["copying"].where(table["copying"] >= 0)
     return table
-
-
-def last_known(values_LN: Any) -> Any:
-    """Return the last finite number of each row, NaN where there is none.
-
-    >>> last_known(np.array([[np.nan, 0.5, np.nan], [np.nan, np.nan, np.nan]]))
-    array([0.5, nan])
-    """
-    known = np.isfinite(values_LN)
-    last = values_LN.shape[1] - 1 - known[:, ::-1].argmax(axis=1)
-    return np.where(known.any(axis=1), values_LN[np.arange(len(values_LN)), last], np.nan)

@@ -24,6 +24,7 @@ class LoadKeywords(TypedDict, total=False):
     block_length: int | None
     dtype: str | torch.dtype
     device_map: str | dict[str, Any] | None
+    untrained: bool
     quantization_config: Any
     attn_implementation: str | None
     tp_plan: str | dict[str, str] | None
@@ -137,6 +138,7 @@ class StudyKeywords(TypedDict, total=False):
     adapter: str | Path | None
     dtype: str | torch.dtype
     device_map: str | dict[str, Any] | None
+    untrained: bool
     quantization_config: Any
     attn_implementation: str | None
     tp_plan: str | dict[str, str] | None

@@ -31,7 +31,7 @@ from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import shape
 from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
-from floatlens.models.weights import load_model
+from floatlens.models.weights import load_model, redraw
 from floatlens.options import Load, Recording, Sampling, make
 from floatlens.trace.generation import Generation, decode, token_strings
 from floatlens.trace.recorder import Watch, check_finite
@@ -117,14 +117,15 @@ class Lens:
     def model(self) -> PreTrainedModel:
         """The native transformers model."""
         model, folder = load_model(self.checkpoint), self.checkpoint.adapter
-        if folder is None:
-            return model
-        if self.options.tp_plan is not None:
-            raise FloatLensError("an adapter needs all weights in one process; load with device_map instead of tp_plan")
-        model = apply_adapter(model, self.checkpoint, allow_pickle=self.options.allow_pickle)
-        if self.family.kind == "mdm" and (folder / MASK).is_file():
-            give_mask_vector(model, folder, find_mask_id(model.config, self.tokenizer))
-        return model
+        if folder is not None:
+            if self.options.tp_plan is not None:
+                raise FloatLensError(
+                    "an adapter needs all weights in one process; load with device_map instead of tp_plan"
+                )
+            model = apply_adapter(model, self.checkpoint, allow_pickle=self.options.allow_pickle)
+            if self.family.kind == "mdm" and (folder / MASK).is_file():
+                give_mask_vector(model, folder, find_mask_id(model.config, self.tokenizer))
+        return redraw(model) if self.options.untrained else model
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:

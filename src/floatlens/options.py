@@ -62,6 +62,9 @@ class Load:
     device_map: str | dict[str, Any] | None = option(
         None, "Device: cpu, cuda, …; auto distributes a large model over all GPUs.", flag="device", recorded=False
     )
+    untrained: bool = option(
+        False, "Draw the weights again: the same network without its training, as a null.", flag=None
+    )
     quantization_config: Any = option(None, "Passed to transformers.", flag=None, recorded=False)
     attn_implementation: str | None = option(None, "Passed to transformers.", flag=None, recorded=False)
     tp_plan: str | dict[str, str] | None = option(

@@ -12,10 +12,10 @@ from tests.findings.planted import TRACED, planted
 
 FINDING = {"title", "question", "paper", "views", "claims"}
 SOMETIMES = {"table", "labels", "variables", "columns", "says"}
-REPLAYED = {"text", "text_tokens", "floating_text"}  # only in traces with replays
+REPLAYED = {f"window_{name}" for name in ("floating", "moved", "model", "kind", "text")}  # only with prose
 LINES = set(signature(lines).parameters) - {"measured", "backend"}
-PRIMARY = {"drift.moves"}
-DECLARED = {"number", "of", "beside", "sink", "below", "what", "unit", "digits"}
+PRIMARY = {"drift.floats", "drift.fixed", "drift.moves"}
+DECLARED = {"number", "of", "beside", "sink", "layers", "below", "what", "unit", "digits"}
 CLAIM = {"id", "sentence", "whose", "source", "statistic", "effect", "why", "rejected_if", "needs"}
 
 

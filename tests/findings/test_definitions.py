@@ -361,10 +361,17 @@ HALF_EMPTY = np.array([[0.0, 0.0], [0.0, 1.0]])
         (d.anchor_mass(np.array([[0.3, 0.1, 0.6], [0.4, 0.3, 0.3]]), MASKED[:, ::-1]), [[0.75, 0.25, 0], [0, 0, 0]]),
         (d.effective_positions(np.array([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]])), [4, 1]),
         (d.floating(MOVED), 4 / 6),
-        (d.floating_by_length(MOVED[1:]), [np.nan, 1.0, 2 / 3]),
-        (d.same_text_difference(np.array([0.5, 0.9]), np.array([0.2, np.nan])), 0.3),
         (d.renewal(SPREAD), 0.5),
-        (d.renewal_by_length(SPREAD), [np.nan, 0, 0.5, 0.5]),
+        (
+            d.renewal(
+                np.array([[0.4, 0.0], [0.0, 0.1], [0.0, 0.1], [0.0, 0.4], [0, 0.4], [0, 0.4], [0, 0.4], [0.1, 0]])
+            ),
+            abs(0.4 / 0.5 - 0.1 / 0.5),
+        ),
+        (
+            d.reveal_null(np.array([[0.4, 0.3, 0.3], [0.2, 0.6, 0.2]]), np.array([[YES, NO, NO], [YES, YES, NO]])),
+            [[3 / 11, 4 / 11, 4 / 11], [3 / 16, 9 / 16, 4 / 16]],
+        ),
         (d.share_without_anchors(HALF_EMPTY), 0.5),
         (d.has_anchors(HALF_EMPTY), [NO, YES]),
         (d.total_variation(np.array([0.5, 0.5]), np.array([1.0, 0.0])), 0.5),

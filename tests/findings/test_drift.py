@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from floatlens.anchors import baseline, find_anchors
-from floatlens.decode import replay
 from floatlens.errors import FloatLensError
 from floatlens.findings import definitions
-from floatlens.findings.drift import REPLAY, drift
+from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED, drift
 from floatlens.findings.finding import CLAIMS
 from floatlens.findings.received import profile
 from tests import oracle
@@ -38,10 +37,8 @@ def test_uniform_causal_attention_has_no_anchor(steps):
 def test_a_sink_does_not_float(steps):
     for kind in ("mdm", "arm"):
         found = drift(planted(kind=kind, steps=steps, anchors=lambda step, layer: {0: 0.6}))
-        for name in ("floating", "renewal", "turnover"):
+        for name in ("floating", "renewal", "renewed", "floating_writing"):
             np.testing.assert_allclose(found[name], 0.0, atol=1e-6)
-        np.testing.assert_allclose(found["dwell"], steps)
-        np.testing.assert_allclose(found["floating_writing"].sel(tokens=steps), 0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -49,8 +46,7 @@ def test_one_move_halfway_floats_by_one_half_for_any_number_of_steps(steps):
     found = drift(planted(steps=steps, anchors=move_at(steps // 2)))
     np.testing.assert_allclose(found["floating"], 0.5 * steps / (steps - 1), rtol=1e-6)
     np.testing.assert_allclose(found["renewal"], 1.0)
-    np.testing.assert_allclose(found["floating_writing"].sel(tokens=steps), 0.5 * steps / (steps - 1), rtol=1e-6)
-    np.testing.assert_allclose(found["turnover"], 1 / (steps - 1), rtol=1e-6)  # which depends on it
+    np.testing.assert_allclose(found["floating_writing"], 0.5 * steps / (steps - 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -76,7 +72,7 @@ def test_uniform_attention_on_what_is_revealed_does_not_shift_beyond_the_null(st
 
 def test_anchors_that_move_every_step_never_return():
     found = drift(planted(anchors=wandering(speed=3, others=1), steps=10))
-    for name in ("turnover", "floating", "renewal", "dwell"):
+    for name in ("floating", "renewal"):
         np.testing.assert_allclose(found[name], 1.0)
     np.testing.assert_allclose(found["n_anchors"], 1.0)
 
@@ -84,9 +80,8 @@ def test_anchors_that_move_every_step_never_return():
 def test_uniform_attention_has_no_anchors_and_no_drift():
     found = drift(planted(anchors=lambda step, layer: {}, noise=0.0))
     assert (found["n_anchors"] == 0).all()
-    assert found["turnover"].isnull().all() and found["dwell"].isnull().all()
-    np.testing.assert_allclose(found["head_similarity"], 1.0, atol=1e-6)
-    np.testing.assert_allclose(found["spread_writing"], 1.0, atol=1e-5)
+    assert found["floating"].isnull().all() and found["renewed"].isnull().all()
+    np.testing.assert_allclose(found["spread"], 1.0, atol=1e-5)
 
 
 def test_a_sink_that_differs_by_layer_differs_between_layers_alone():
@@ -111,33 +106,13 @@ def test_our_anchors_are_those_of_the_definition():
         assert (find_anchors(profile(full).values, rule, "bidirectional") == full.anchors(rule).values).all()
 
 
-def test_floating_by_length_is_floating_of_each_beginning():
-    rng = np.random.default_rng(0)
-    p_ST = np.eye(4)[rng.integers(0, 4, 9)] * (rng.random(9) > 0.3)[:, None]
-    wanted = [definitions.floating(p_ST[:n]) for n in range(1, 10)]
-    np.testing.assert_allclose(definitions.floating_by_length(p_ST), wanted)
-
-
 def test_a_trace_without_writing_rows_stands_beside_others():
     with_rows, without = planted(seed=0, sample_id="a"), planted(seed=1, sample_id="b")
     without.data = without.data.drop_vars("received_writing", errors="ignore")
     measured = drift([with_rows, without])
-    assert measured["n_written"].values[0] > 0 and measured["n_written"].values[1] == 0
-    assert np.isnan(measured["floating_writing"].values[1]).all()
+    known = np.isfinite(measured["floating_writing"].values).any(axis=1)
+    assert known.tolist() == [True, False]
     assert np.isfinite(measured["floating"].values).all()
-
-
-def test_renewal_by_length_is_renewal_of_each_beginning():
-    rng = np.random.default_rng(0)
-    for steps in (1, 7, 32):
-        p_ST = rng.random((steps, 5)) * (rng.random((steps, 5)) < 0.3)  # some steps without anchors
-        p_ST = definitions.anchor_mass(p_ST, p_ST > 0)
-        wanted = [definitions.renewal(p_ST[:n]) for n in range(1, steps + 1)]
-        np.testing.assert_allclose(definitions.renewal_by_length(p_ST), wanted, atol=1e-12)
-
-
-def test_the_name_of_a_replay_is_that_of_its_sampler():
-    assert REPLAY == replay.NAME
 
 
 def test_reading_findings_loads_no_model_code():
@@ -150,38 +125,144 @@ def test_reading_findings_loads_no_model_code():
     )
 
 
-def test_the_mdm_moves_more_than_the_arm_over_as_many_tokens_as_both_wrote():
-    mdm = [planted(seed=i, anchors=move_at(6)) for i in range(14)]
-    arm = [planted(seed=i, model="planted-arm", kind="arm", steps=8) for i in range(14)]
-    found = verdict([*mdm, *arm], "drift.moves")
-    assert (found.verdict, found.n, found.models) == ("holds", 14, ("planted-mdm", "planted-arm"))
-    assert found.value == pytest.approx(2 * 6 * 2 / (8 * 7))  # the first 8 steps: 6 before the move, 2 after
-    assert (found.id, found.effect) == ("drift.moves", 0.1)
-    assert "0.00 in the ARM" in found.reason
+# Replays and prose, which a study makes
 
 
-def test_an_arm_whose_rows_move_too_rejects_the_claim():
-    mdm = [planted(seed=i, anchors=wandering()) for i in range(12)]
-    arm = [planted(seed=i, model="planted-arm", kind="arm", anchors=wandering()) for i in range(12)]
-    found = verdict([*mdm, *arm], "drift.moves")
-    assert found.verdict == "fails" and found.value == pytest.approx(0.0)
+def own_and_replayed(own, **replayed):
+    """Twelve questions of one model with planted anchors, and the same answers replayed with others."""
+    plans = {"short": own, **{name.replace("_", " "): plan for name, plan in replayed.items()}}
+    return [
+        planted(seed=i, anchors=plan, sample_id=f"world:fresh, {variant}, {i}", noise=0.0)
+        for variant, plan in plans.items()
+        for i in range(12)
+    ]
 
 
-def test_claims_on_one_model():
-    moving = [planted(seed=i, anchors=move_at(6)) for i in range(12)]
-    still = [planted(seed=i) for i in range(12)]
-    assert verdict(moving, "drift.renewal").verdict == "holds"
-    assert verdict(still, "drift.renewal").verdict == "fails"
+def sink(step, layer):
+    return {5: 0.5}
+
+
+def test_the_mdm_floats_if_it_moves_more_than_the_untrained_network_and_the_order_of_writing():
+    assert (UNTRAINED, OTHER_WORDS, OTHER_TASK) == ("untrained", "other words", "another task")
+    found = verdict(own_and_replayed(move_at(6), untrained=sink), "drift.floats")
+    assert (found.verdict, found.n, found.primary) == ("holds", 12, True)
+    assert found.value == pytest.approx(0.5 * 12 / 11)
+    assert found.details["untrained null"][0] == pytest.approx(0.0)
+    as_untrained = verdict(own_and_replayed(move_at(6), untrained=move_at(6)), "drift.floats")
+    assert as_untrained.verdict == "fails" and as_untrained.value == pytest.approx(0.0)
+
+
+def test_anchors_that_are_explained_by_the_order_of_writing_do_not_float():
+    """The token that is revealed first takes half of the attention from then on: reveal explains all of it."""
+    traces = own_and_replayed(sink, untrained=sink)
+    for trace in traces[:12]:
+        first = int(np.flatnonzero(trace.data["committed_at"].values == 5)[0])  # revealed at step 6
+        received = trace.data["received"].values
+        received[:] = 0.5 / (received.shape[-1] - 1)
+        received[:6, ..., 5] = received[6:, ..., first] = 0.5
+        received[6:, ..., 5] = 0.5 / (received.shape[-1] - 1)
+    measured = drift.measure(traces)
+    floating, reveal = measured["floating"].values, measured["floating_reveal"].values
+    assert (floating > 0.4).all() and (reveal < floating).all()
+    trace = planted(noise=0.0)
+    strength = 1.0 + 30 * (np.arange(trace.data.sizes["position"]) == trace.prompt_length + 2)
+    revealed = trace.data["committed_at"].values < np.arange(12)[:, None]
+    null = np.where(revealed, strength, 1.0)
+    trace.data["received"].values[:] = (null / null.sum(axis=1, keepdims=True))[:, None, None]
+    found = drift.measure(trace)
+    np.testing.assert_allclose(found["floating_reveal"], found["floating"], atol=1e-6)
+
+
+def test_without_replays_and_prose_the_claims_that_need_them_say_so():
+    alone = [planted(seed=i, anchors=move_at(6)) for i in range(12)] + [planted(kind="arm", model="arm")]
+    for claim in ("drift.floats", "drift.renewal", "drift.instruction"):
+        found = verdict(alone, claim)
+        assert found.verdict == "not testable here" and "also replayed" in found.reason, claim
+    for claim in ("drift.fixed", "drift.moves"):
+        found = verdict(alone, claim)
+        assert found.verdict == "not testable here" and found.reason.startswith("no prose was read"), claim
+
+
+def with_windows(**floating):
+    """A measurement with windows in twelve texts per model."""
+    models = {"mdm": "planted-mdm", "arm": "planted-arm"}
+    measured = drift.measure([planted(), planted(kind="arm", model="planted-arm")])
+    values = {kind: given + 0.01 * np.random.default_rng(0).standard_normal(12) for kind, given in floating.items()}
+    columns = {
+        "window_floating": np.concatenate(list(values.values())),
+        "window_moved": np.concatenate(list(values.values())) / 10,
+        "window_model": np.repeat([models[kind] for kind in values], 12).astype(object),
+        "window_kind": np.repeat(list(values), 12).astype(object),
+        "window_text": np.tile([f"text {n}" for n in range(12)], len(values)).astype(object),
+    }
+    return measured.assign({name: ("text", values) for name, values in columns.items()})
+
+
+def test_movement_is_compared_by_windows_of_the_same_prose():
+    moves, fixed = CLAIMS["drift.moves"], CLAIMS["drift.fixed"]
+    apart = moves.verdict(with_windows(mdm=0.4, arm=0.05), mdm="planted-mdm", arm="planted-arm")
+    assert (apart.verdict, apart.n, apart.models) == ("holds", 12, ("planted-mdm", "planted-arm"))
+    assert apart.value == pytest.approx(0.35) and apart.details["moved attention"][0] == pytest.approx(0.035)
+    assert moves.verdict(with_windows(mdm=0.1, arm=0.05)).verdict == "fails"
+    assert fixed.verdict(with_windows(mdm=0.4, arm=0.05)).verdict == "holds"
+    assert fixed.verdict(with_windows(mdm=0.4, arm=0.3)).verdict == "fails"
+    unread = moves.verdict(with_windows(mdm=0.4), mdm="planted-mdm", arm="planted-arm")
+    assert unread.reason == "no prose was read with planted-arm"
+
+
+def test_renewal_is_beyond_the_untrained_network_and_stops_at_the_end_token():
+    held = verdict(own_and_replayed(move_at(6), untrained=sink), "drift.renewal")
+    assert held.verdict == "holds" and held.value == pytest.approx(1.0)
+    assert verdict(own_and_replayed(move_at(6), untrained=move_at(6)), "drift.renewal").verdict == "fails"
+    trace = planted(anchors=move_at(3), noise=0.0)  # moves after three of twelve steps
+    P, end = trace.prompt_length, int(trace.data["final_tokens"].values[0])
+    trace.data["committed_at"].values[P:] = [0, 1, 2, *range(3, 12)]
+    trace.data["final_tokens"].values[P + 2 :] = end  # the answer ends with its third token; the rest is fill
+    trace.data.attrs["special_ids"] = f"[{end}]"
+    assert drift.measure(trace)["renewed"].item() == pytest.approx(0.0)
+
+
+def test_a_weak_anchor_that_moves_counts_less_than_a_strong_one_that_stays():
+    def plan(step, layer):
+        return {5: 0.5} if layer else {5 if step < 6 else 40: 0.1}
+
+    found = drift.measure(planted(layers=2, anchors=plan, noise=0.0))
+    np.testing.assert_allclose(found["renewal"], [[1.0, 0.0]], atol=1e-6)
+    assert found["renewed"].item() == pytest.approx(0.1 / 0.6, rel=1e-4)
+
+
+def test_an_instruction_that_moves_the_anchors_is_compared_with_other_words():
+    query = 67  # a token of the question
+    plans = {"own": lambda s, la: {query: 0.5}, "moved": lambda s, la: {query + 2: 0.5}}
+    region = next(r for r in planted().regions if r.name == "query")
+    assert region.start <= query and query + 2 < region.end
+    held = own_and_replayed(plans["own"], other_words=plans["own"], another_task=plans["moved"])
+    assert verdict(held, "drift.instruction").verdict == "holds"
+    same = own_and_replayed(plans["own"], other_words=plans["moved"], another_task=plans["moved"])
+    assert verdict(same, "drift.instruction").verdict == "fails"
+
+
+def test_claims_on_layers():
     by_layer = [planted(seed=i, anchors=lambda step, layer: {7 * layer: 0.5}) for i in range(12)]
+    still = [planted(seed=i) for i in range(12)]
     assert verdict(by_layer, "drift.layers").verdict == "holds"
     assert verdict(still, "drift.layers").verdict == "fails"
+    arm = [planted(seed=i, kind="arm", model="arm") for i in range(12)]
+    assert verdict([*by_layer, *arm], "drift.layers_more").verdict == "holds"
+    assert verdict([*still, *arm], "drift.layers_more").verdict == "fails"
 
 
-def test_spread_is_the_share_of_visible_positions():
+def test_spread_is_the_share_of_written_positions():
     wide = [planted(seed=i, anchors=lambda step, layer: {}, noise=0.0) for i in range(12)]
     narrow = [planted(seed=i, model="arm", kind="arm", anchors=lambda step, layer: {0: 0.9}) for i in range(12)]
     found = verdict([*wide, *narrow], "drift.spread")
     assert found.verdict == "holds" and found.details["MDM"] == pytest.approx(1.0, abs=1e-4)
+    on_masks = planted(anchors=lambda step, layer: {}, noise=0.0)
+    rows, committed = on_masks.data["received_writing"].values, on_masks.data["committed_at"].values
+    masked_ST = committed >= np.arange(len(rows))[:, None]
+    rows[:] = np.where(masked_ST, 10.0, 1.0)[:, None]  # what masks receive does not count
+    rows /= rows.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(drift.measure(on_masks)["spread"], 1.0, atol=1e-5)
 
 
 def test_tasks_with_anchors_of_their_own_are_told_apart_and_random_tasks_are_not():
@@ -206,9 +287,9 @@ def test_the_task_comes_from_the_data_set_of_the_sample_id():
 
 
 def test_too_few_samples_decide_nothing():
-    found = drift.claim([planted(anchors=wandering()), planted(model="arm", kind="arm")])
+    found = verdict([planted(anchors=wandering()), planted(model="arm", kind="arm")], "drift.layers_more")
     assert found.verdict == "not testable here" and "at least 12" in found.reason
-    alone = drift.claim([planted(seed=i) for i in range(12)])
+    alone = verdict([planted(seed=i) for i in range(12)], "drift.layers_more")
     assert alone.verdict == "not testable here" and alone.reason == "there is no ARM among the samples"
 
 

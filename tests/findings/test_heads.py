@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from floatlens.findings.finding import CLAIMS
 from floatlens.findings.heads import heads, stability, step_mean, table, why_not
 from tests.findings.planted import planted
 
@@ -77,13 +78,21 @@ def test_heads_that_stay_on_top_are_stable_and_random_ones_are_as_chance_has_it(
 
 
 def test_the_claim_tells_deep_from_shallow():
-    deep = heads.claim([planted(seed=i, copying=(4 + i % 2, 1)) for i in range(12)])
-    assert deep.verdict == "holds" and deep.value == pytest.approx(0.9 - 0.5)
-    assert deep.details["heads above 0.1"] == 2 and deep.details["heads above 0.5"] == 0
-    assert heads.claim([planted(seed=i, copying=(i % 2, 1)) for i in range(12)]).verdict == "fails"
-    middle = heads.claim([planted(seed=i, copying=(2 + i % 2, 1)) for i in range(12)])
+    few = {"layers": 12, "docs": 2, "words": 4, "steps": 4}
+    deep = [planted(seed=i, copying=(10 + i % 2, 1), **few) for i in range(12)]
+    found = heads.claim(deep)
+    assert found.verdict == "holds" and found.value == pytest.approx(10.5 / 11 - 0.5)
+    shallow = [planted(seed=i, copying=(i % 2, 1), **few) for i in range(12)]
+    assert heads.claim(shallow).verdict == "fails"
+    middle = heads.claim([planted(seed=i, copying=(4 + 3 * (i % 2), 1), **few) for i in range(12)])
     assert middle.value == pytest.approx(0.0) and middle.verdict == "inconclusive"
-    none = heads.claim([planted(seed=i) for i in range(12)])
+    none = heads.claim([planted(seed=i, **few) for i in range(12)])
     assert (none.verdict, none.n) == ("not testable here", 0)
-    arm = heads.claim([planted(kind="arm")])
+    arm = [planted(seed=i, copying=(i % 2, 1), kind="arm", model="arm", **few) for i in range(12)]
+    contrast = CLAIMS["heads.deeper"]
+    assert contrast.verdict(heads([*deep, *arm])).verdict == "holds"
+    assert contrast.verdict(heads([*shallow, *arm])).verdict == "fails"
+    six = heads.claim([planted(seed=i, copying=(4, 1)) for i in range(12)])
+    assert six.reason == "planted-mdm has 6 layers; at least 12 are needed"
+    arm = heads.claim([planted(kind="arm", **few)])
     assert arm.reason == "there is no MDM among the samples"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from floatlens.errors import FloatLensError
+from floatlens.findings import definitions
 from floatlens.findings.finding import FINDINGS
 from floatlens.trace.trace import Trace
 from tests import golden_data
@@ -25,8 +26,9 @@ def test_drift_and_absorption(trace):
     )
     top = received.argmax("position")
     changes = (top.isel(step=slice(1, None)).values != top.isel(step=slice(None, -1)).values).mean(axis=0)
-    np.testing.assert_allclose(drift["turnover"].squeeze(), changes, atol=1e-9)
-    assert np.isfinite(drift["head_similarity"]).all()
+    anchors = trace.anchors("top(1)").transpose("step", "layer", "position").values
+    np.testing.assert_allclose(definitions.turnover(anchors).mean(axis=0), changes, atol=1e-9)
+    np.testing.assert_allclose(drift["n_anchors"], 1.0)
 
 
 def test_geometry_splits_the_recorded_scores(trace):

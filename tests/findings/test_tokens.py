@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from floatlens.data.token_kinds import KINDS
 from floatlens.errors import FloatLensError
-from floatlens.findings.tokens import kinds_by_step, shares, tokens
+from floatlens.findings.tokens import kinds_by_step, shares, tokens, written_text
 from tests.findings.planted import MASK, planted, wandering
 
 
@@ -26,7 +26,7 @@ def test_anchors_on_a_newline_and_on_a_name_count_as_such():
     np.testing.assert_allclose(found["share"].sel(kind="newline"), 0.5)
     np.testing.assert_allclose(found["share"].sel(kind="name"), 0.5)
     np.testing.assert_allclose(found["mass"].sel(kind="newline"), 0.75, rtol=1e-5)
-    np.testing.assert_allclose(found["structural_mass"], 0.75, rtol=1e-5)
+    np.testing.assert_allclose(found["structural_shallow"], 0.0)  # the newline is one of the template's
 
 
 def test_a_mask_is_a_mask_until_it_is_committed():
@@ -89,14 +89,37 @@ def test_a_classifier_of_ones_own():
 
 def test_the_claim_sees_structure_give_way_to_content():
     template = planted()
-    newline, name = position_of(template, "\n"), position_of(template, " Lovelace")
+    stop, name = position_of(template, "."), position_of(template, " Lovelace")
 
     def turning(step, layer):
-        return {newline: 0.5 - 0.08 * layer, name: 0.1 + 0.08 * layer}
+        return {stop: 0.5 - 0.08 * layer, name: 0.1 + 0.08 * layer}
 
     traces = [planted(seed=0, anchors=turning, sample_id=str(i)) for i in range(12)]
-    assert tokens.claim(traces).verdict == "holds"
-    assert tokens.claim([planted(seed=i, anchors=lambda s, la: {0: 0.5}) for i in range(12)]).verdict == "fails"
+    held = tokens.claim(traces, rule="top(2)")
+    assert held.verdict == "holds"
+    shares = [0.5 - 0.08 * layer for layer in range(6)]
+    odds = [np.log(share / (1 - share)) for share in np.array([np.mean(shares[:3]), np.mean(shares[3:])]) / 0.6]
+    assert held.value == pytest.approx(odds[0] - odds[1], rel=1e-4)
+    even = [planted(seed=0, anchors=lambda s, la: {stop: 0.3, name: 0.3}, sample_id=str(i)) for i in range(12)]
+    assert tokens.claim(even, rule="top(2)").verdict == "fails"
+    ceiling = tokens.claim([planted(seed=i, anchors=lambda s, la: {0: 0.5}) for i in range(12)])
+    assert ceiling.verdict == "not testable here" and ceiling.reason.startswith("ceiling: structural tokens hold 100")
+
+
+def test_masks_fill_and_template_are_not_text():
+    trace = planted()
+    P, end = trace.prompt_length, int(trace.data["final_tokens"].values[0])
+    trace.data["final_tokens"].values[P + 3 :] = end
+    trace.data.attrs["special_ids"] = json.dumps([end])
+    text_ST = written_text(trace)
+    assert text_ST[0, 0] and not text_ST[0, position_of(trace, "[")]
+    committed = trace.data["committed_at"].values[P : P + 4]
+    assert (text_ST[:, P : P + 4] == (committed < np.arange(12)[:, None])).all()
+    assert not text_ST[:, P + 4 :].any()
+
+
+def test_without_anchors_there_is_no_claim():
+    traces = [planted(seed=i, sample_id=str(i)) for i in range(2)]
     none = tokens.claim([planted(seed=i, anchors=lambda s, la: {}, noise=0.0) for i in range(12)])
     assert none.verdict == "not testable here" and none.n == 0
     assert set(tokens(traces)["kind"].values) == set(KINDS)

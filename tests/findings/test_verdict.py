@@ -34,18 +34,22 @@ def test_claims_are_written_as_json_and_those_of_other_findings_stay(tmp_path):
 def test_every_finding_answers_with_verdicts_that_carry_everything():
     ids = [f"world:{('fresh', 'slots')[i % 2]}, open-book, {i}" for i in range(12)]
     traces = [
-        planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3, sample_id=ids[i], steps=20)
+        planted(seed=i, anchors=wandering(), copying=(4, 0), gold=1 + i % 3, sample_id=ids[i], steps=20, layers=12)
         for i in range(12)
     ]
     traces += [
-        planted(seed=i, kind="arm", model="arm", copying=(4, 0), gold=1 + i % 3, sample_id=ids[i], steps=20)
+        planted(seed=i, kind="arm", model="arm", copying=(4, 0), gold=1 + i % 3, sample_id=ids[i], steps=20, layers=12)
         for i in range(12)
     ]
-    seen = set()
+    seen, of_a_study = set(), {f"drift.{name}" for name in ("floats", "fixed", "moves", "renewal", "instruction")}
     for name in TRACED:
         finding = FINDINGS[name]
         measured = finding.measure(traces)
         for verdict in finding.claims(measured):
+            if verdict.id in of_a_study:  # they need replays or prose
+                assert verdict.verdict == "not testable here" and verdict.reason and verdict.whose
+                seen.add(verdict.id)
+                continue
             assert verdict.verdict in ("holds", "fails", "inconclusive") and verdict.reason and verdict.whose
             assert verdict.finding == name and verdict.n == 12 and verdict.statistic and verdict.models
             assert verdict.interval[0] <= verdict.value <= verdict.interval[1]
@@ -63,7 +67,7 @@ def test_each_mdm_is_judged_by_itself():
         for model in ("a", "b", "arm")
         for i in range(12)
     ]
-    found = {v.models: v.verdict for v in FINDINGS["drift"].claims(traces) if v.id == "drift.moves"}
+    found = {v.models: v.verdict for v in FINDINGS["softness"].claims(traces) if v.id == "softness.variance"}
     assert found == {("a", "arm"): "holds", ("b", "arm"): "fails"}
 
 
@@ -92,6 +96,6 @@ def test_a_sample_is_picked_by_its_id_or_its_place():
 def test_models_of_different_depth_stand_side_by_side():
     found = FINDINGS["drift"]([planted(layers=3), planted(layers=6, model="deep")])
     assert found["depth"].values[0][:3].tolist() == [0.0, 0.5, 1.0]
-    assert np.isnan(found["turnover"].values[0, 3:]).all()
+    assert np.isnan(found["floating"].values[0, 3:]).all()
     with pytest.raises(FloatLensError, match="no traces"):
         per_sample([], lambda trace: trace.data)

@@ -25,7 +25,12 @@ PASSAGES = [
 # Variables of a trace by what is kept of them: all steps, or the mean over steps.
 EVERY_STEP = ("received", "confidence")
 MEAN_OVER_STEPS = ("entropy", "qk", "qk_norm", "qk_cos", "value_norm", "flow", "evidence_mass", "evidence_hit")
-REPLACED = ("absorption.more", "geometry.turn", "drift.right")  # claims that were replaced or added: not frozen
+# Claims that were replaced or added: not frozen.
+REPLACED = (
+    "absorption.more", "geometry.turn", "drift.right", "drift.floats", "drift.fixed", "drift.moves", "drift.renewal",
+    "drift.spread", "drift.layers_more", "drift.instruction", "tokens.structure", "heads.deep", "heads.deeper",
+    "heads.prompt", "flow.gold_more", "flow.middle", "flow.query", "flow.recent",
+)  # fmt: skip
 FINDINGS = ("drift", "absorption", "geometry", "tokens", "heads", "flow")
 
 

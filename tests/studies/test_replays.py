@@ -1,61 +1,63 @@
-"""A study lets its models replay each other's answers."""
+"""A study replays the answers of its masked diffusion models with one thing changed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import torch
+
 import floatlens as fl
-from floatlens.findings.received import answer_positions
+from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED, drift
+from floatlens.findings.finding import traces_for
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import REPLAYS, model_runs
 from floatlens.studies.plan import StudyPlan
-from floatlens.studies.replays import compared, replayed_prompt
-from tests.models import checkpoints
-from tests.small_tokenizers import byte_level
+from floatlens.studies.replays import INSTRUCTIONS, replaying
+
+MODELS = ["tiny-mdm", "tiny-arm"]
 
 
-def test_each_model_replays_the_answers_that_it_is_compared_on(tmp_path: Path) -> None:
-    given = {"data": "world:long", "only": ["drift"], "sizes": {"short": 2}, "max_new_tokens": 6}
-    found = fl.study(["tiny-mdm", "tiny-arm"], out=tmp_path / "s", **given)  # type: ignore[operator]
+def test_a_study_replays_answers_through_the_untrained_network_and_under_other_instructions(tmp_path: Path) -> None:
+    given = {"data": "world:long", "only": ["drift"], "sizes": {"short": 2, "texts": 4}, "max_new_tokens": 6}
+    found = fl.study(MODELS, out=tmp_path / "s", **given)  # type: ignore[operator]
     assert not found.failed
     runs = {str(run.manifest["asked"]["model"]): run for run in model_runs(found.path)}
-    own = {m: {name.rsplit(", ", 1)[1]: fl.Trace.open(path) for name, path in run.samples()} for m, run in runs.items()}
-    texts: dict[str, list[str]] = {}
-    for model, run in runs.items():
-        for name, path in RunFolder.open(run.path / REPLAYS).samples():
-            _, source, number = name.rsplit(", ", 2)
-            source = source.removeprefix("replay of ")
-            trace, origin = fl.Trace.open(path), own[source][number]
-            assert trace.written == origin.final_tokens[answer_positions(origin)].tolist()
-            assert trace.order == [[n] for n in range(len(trace.written))]
-            prompt = own[model][number].final_tokens[: trace.prompt_length]
-            assert trace.final_tokens[: trace.prompt_length].tolist() == prompt.tolist()
-            texts.setdefault(model, []).append(source)
-    long = [n for n in own["tiny-mdm"] if all(len(answer_positions(traces[n])) >= 4 for traces in own.values())]
-    count = len(long)
-    assert count and sorted(texts["tiny-mdm"]) == ["tiny-arm"] * count + ["tiny-mdm"] * count
-    assert texts["tiny-arm"] == ["tiny-mdm"] * count
-    [claim] = [claim for claim in found.claims if claim["id"] == "drift.moves"]
-    assert claim["details"]["questions on identical text"] == count
+    assert not (runs["tiny-arm"].path / REPLAYS).exists()
+    own = {name.rsplit(", ", 1)[1]: fl.Trace.open(path) for name, path in runs["tiny-mdm"].samples()}
+    replays = {name: fl.Trace.open(p) for name, p in RunFolder.open(runs["tiny-mdm"].path / REPLAYS).samples()}
+    variants = [name.rsplit(", ", 2)[1] for name in replays]
+    assert sorted(variants) == sorted([UNTRAINED, OTHER_WORDS, OTHER_TASK] * 2)
+    for name, trace in replays.items():
+        _, variant, number = name.rsplit(", ", 2)
+        assert trace.written == own[number].written and trace.order == own[number].order
+        same_prompt = (
+            trace.final_tokens[: trace.prompt_length].tolist()
+            == own[number].final_tokens[: own[number].prompt_length].tolist()
+        )
+        assert same_prompt == (variant == UNTRAINED)
+        if variant != UNTRAINED:
+            assert INSTRUCTIONS[variant].split("\n")[0] in trace.data.attrs["prompt"]
+        else:
+            assert not np.allclose(trace.data["received"], own[number].data["received"], atol=1e-3)
+    folders = [RunFolder.open(run.path) for run in runs.values()]
+    measured = drift.measure(traces_for(drift, folders))
+    mdm = measured["model"].values == "tiny-mdm"
+    for name in ("floating_untrained", "beyond_nulls", "instruction"):
+        assert np.isfinite(measured[name].values[mdm]).any() and np.isnan(measured[name].values[~mdm]).all(), name
+    assert set(measured["window_model"].values) == set(MODELS)  # the prose that `drift.moves` compares
 
 
-def test_models_of_the_other_kind_are_compared_on_identical_text() -> None:
-    plan = StudyPlan(models=("tiny-mdm", "tiny-dream", "tiny-arm"), data=("world:long",))
-    assert compared(plan) == {
-        "tiny-mdm": ["tiny-mdm", "tiny-arm"],
-        "tiny-dream": ["tiny-dream", "tiny-arm"],
-        "tiny-arm": ["tiny-mdm", "tiny-dream"],
-    }
+def test_only_masked_diffusion_models_are_replayed() -> None:
+    assert replaying(StudyPlan(models=("tiny-mdm", "tiny-dream", "tiny-arm"), data=("world:long",))) == [
+        "tiny-mdm",
+        "tiny-dream",
+    ]
 
 
-def test_another_tokenizer_gets_the_text_and_its_own_end_token(tmp_path: Path) -> None:
-    tokenizer = byte_level()
-    folder = checkpoints.llada(tmp_path, vocab=len(tokenizer) + 8)
-    checkpoints.edit_config(folder, eos_token_id=tokenizer.eos_token_id)
-    tokenizer.save_pretrained(folder)
-    lens, arm = fl.load(str(folder)), fl.load("tiny-arm")
-    own = lens.trace("Where does Ada Tarn live?", max_new_tokens=4)
-    source = arm.replay("Where does Ada Tarn live?", [*arm.tokenizer("Molen it is")["input_ids"], arm.end_ids[0]])
-    made = replayed_prompt(lens, own, source, "data, replay of tiny-arm, 1")
-    assert made.script is not None and made.ids == own.final_tokens[: own.prompt_length].tolist()
-    assert list(made.script.ids) == [*tokenizer("Molen it is")["input_ids"], lens.end_ids[0]]
+def test_an_untrained_model_has_other_weights_which_are_the_same_every_time() -> None:
+    for name in ("tiny-mdm", "tiny-ssm"):
+        trained, first, second = (fl.load(name, untrained=untrained).model for untrained in (False, True, True))
+        assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+        pairs = zip(trained.parameters(), first.parameters(), strict=True)
+        assert not any(torch.equal(a, b) for a, b in pairs if a.dim() > 1)

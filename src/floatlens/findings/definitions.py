@@ -59,56 +59,29 @@ def floating(p_ST: Array) -> float:
     return _sum_over_pairs(p_ST[there]) / _pairs(int(there.sum()))
 
 
-def same_text_difference(mdm_X: Array, arm_X: Array) -> float:
-    """A question's difference MDM − ARM on identical text: the mean over the texts X that have a value in both models.
+def renewal(mass_ST: Array) -> float:
+    """Total-variation distance between where the anchors' attention lies in the first and in the last quarter of the steps.
 
-    The texts are the MDM's own answer and the ARM's, each up to and including its end token. Both are replayed through both
-    models from left to right, one token per step: the only order that an ARM has. A text's value is the floating of the
-    writing rows over its tokens, mean over layers; over the smaller number of tokens of the two tokenizers, at least 4. So
-    the text and the order of writing are the same for both models, and only attention differs. An MDM's own order is not
-    used here; the primary variant, each model on its own answer, includes it.
+    `mass_ST` is the attention on anchors, not normalised, so that a step whose anchors are weak counts less. A quarter is
+    S // 4 steps, at least one. NaN if a quarter has no anchors, or more than half of the steps have none.
     """
-    apart_X = np.asarray(mdm_X, float) - np.asarray(arm_X, float)
-    there_X = np.isfinite(apart_X)
-    return float(apart_X[there_X].mean()) if there_X.any() else NAN
-
-
-def renewal(p_ST: Array) -> float:
-    """Total-variation distance between the mean anchor mass of the first and of the last quarter of the steps.
-
-    A quarter is S // 4 steps, at least one. NaN if a quarter has no anchors, or more than half of the steps have none.
-    """
-    there = has_anchors(p_ST)
-    quarter = max(1, len(p_ST) // 4)
-    early, late = there[:quarter], there[-quarter:]
-    if len(p_ST) < 2 or share_without_anchors(p_ST) > 0.5 or not early.any() or not late.any():
+    quarter = max(1, len(mass_ST) // 4)
+    early_T, late_T = mass_ST[:quarter].sum(axis=0), mass_ST[-quarter:].sum(axis=0)
+    if len(mass_ST) < 2 or share_without_anchors(mass_ST) > 0.5 or not early_T.any() or not late_T.any():
         return NAN
-    return total_variation(p_ST[:quarter][early].mean(axis=0), p_ST[-quarter:][late].mean(axis=0))
+    return total_variation(early_T / early_T.sum(), late_T / late_T.sum())
 
 
-def floating_by_length(p_ST: Array) -> Array:
-    """`floating` of the first n steps, for n = 1 … S."""
-    there = has_anchors(p_ST)
-    apart = np.abs(p_ST[:, None] - p_ST[None]).sum(axis=-1) / 2
-    counted = there[:, None] & there[None] & np.tri(len(p_ST), k=-1, dtype=bool)
-    sums = np.cumsum(np.where(counted, apart, 0.0).sum(axis=1))
-    pairs = np.cumsum(counted.sum(axis=1))
-    with_anchors = np.cumsum(there) / np.arange(1, len(p_ST) + 1)
-    return np.where((pairs > 0) & (with_anchors >= 0.5), sums / np.maximum(pairs, 1), np.nan)
+def reveal_null(a_ST: Array, revealed_ST: Array) -> Array:
+    """Received attention if each token had one constant strength once it is revealed: the null of `floating`.
 
-
-def renewal_by_length(p_ST: Array) -> Array:
-    """`renewal` of the first n steps, for n = 1 … S, from running sums over the steps with anchors."""
-    there = has_anchors(p_ST)
-    n = np.arange(1, len(p_ST) + 1)
-    quarter = np.maximum(1, n // 4)
-    mass = np.concatenate([np.zeros((1, p_ST.shape[1])), np.cumsum(np.where(there[:, None], p_ST, 0.0), axis=0)])
-    count = np.concatenate([[0], np.cumsum(there)])
-    early, late = count[quarter], count[n] - count[n - quarter]
-    first = mass[quarter] / np.maximum(early, 1)[:, None]
-    last = (mass[n] - mass[n - quarter]) / np.maximum(late, 1)[:, None]
-    known = (n > 1) & (count[n] / n >= 0.5) & (early > 0) & (late > 0)
-    return np.where(known, np.abs(first - last).sum(axis=-1) / 2, np.nan)
+    The strength is that of the last step, at which most tokens are revealed; all masks have the mean of all masks. Rows sum
+    to 1.
+    """
+    hidden = float(a_ST[~revealed_ST].mean()) if not revealed_ST.all() else 0.0
+    strength_T = np.where(revealed_ST[-1], a_ST[-1], hidden)
+    null_ST = np.where(revealed_ST, strength_T, hidden)
+    return np.asarray(null_ST / null_ST.sum(axis=-1, keepdims=True))
 
 
 def share_without_anchors(p_ST: Array) -> float:

@@ -1,22 +1,17 @@
 """Drift: whether the anchors move while the model writes.
 
 Section 3.1 of arXiv 2601.07894: the anchors of a masked diffusion model (MDM) move over denoising steps, those of an
-autoregressive model (ARM) stay at the first token. Other work (arXiv 2509.24014) finds that attention patterns hardly
-change over steps, so the step-to-step similarity of per-head patterns is measured as well: both can be true for different
-heads and layers.
+autoregressive model (ARM) stay at the first token.
 
-Two sets of query rows are measured. *All rows*: received attention, the mean over all queries, as in the paper's
-figures. For an ARM it is a running mean to which each step adds one row, so it changes little by construction. *Writing
-rows*: the rows whose logits write the tokens of the answer (see `received`), one per token in both kinds of model. The
-claim that compares MDM and ARM uses the writing rows, over equal numbers of tokens; this is its primary variant, chosen
-before anything was measured. All rows are reported as well, and so are the writing rows of both models on identical
-text (`on_same_text`), if traces of replayed answers are given in addition to the models' own.
+With all query rows, the received attention of the paper's figures, an ARM cannot move: it is a running mean to which each
+step adds one row. With the one row that writes per step it must, because attention is local. The two kinds of model are
+therefore compared by windows of rows on the same prose (`window`), and an MDM's movement over all rows with two nulls:
+*reveal*, each token of constant strength once it is revealed, and *untrained*, the same steps through the same network with
+redrawn weights. A study makes the prose and the replays (`studies.replays`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,32 +24,27 @@ from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.findings import definitions, draw, published, style
-from floatlens.findings.finding import CLAIMS, Finding, ReportTable, as_table, register_claim, register_finding
-from floatlens.findings.received import AVERAGE, Layers, choose_layers, few_layers, profile, writing_profile
-from floatlens.findings.samples import (
-    Array,
-    Traces,
-    as_traces,
-    by_model,
-    mean,
-    mean_over,
-    over_layers,
-    pick,
-    question_of,
-    require,
+from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.received import (
+    AVERAGE,
+    Layers,
+    choose_layers,
+    few_layers,
+    profile,
+    writing_profile,
+    writing_steps,
 )
-from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, difference, mean_of, missing, names, rows_of
-from floatlens.stats import NAN, NO_INTERVAL, interval_of_mean
-from floatlens.store.runs import RunTraces
-from floatlens.trace.summarise import step_cosine
+from floatlens.findings.samples import Array, Traces, as_traces, mean, mean_over, pick, question_of, require
+from floatlens.findings.sink import AS_IS, texts_of
+from floatlens.findings.verdict import Outcome, absent, difference, mean_of, missing, names, rows_of
+from floatlens.stats import NAN, interval_of_mean
+from floatlens.store.runs import TEXTS, RunTraces
 from floatlens.trace.trace import Trace
 
 COLUMN = 2.1  # inches per model at least
 TOKENS_PER_INCH = 9  # tokens that are readable below a column with a colour bar
-IDENTICAL = "floating on identical text"
-FEWEST_TOKENS = 4  # written tokens that both models need, one per quarter of `renewal`
-REPLAY = "replay"  # decode.replay.NAME, which cannot be imported without torch
+UNTRAINED, OTHER_WORDS, OTHER_TASK = "untrained", "other words", "another task"  # replays of a model's own answers
+VARIANTS = (UNTRAINED, OTHER_WORDS, OTHER_TASK)
 TASKS = {
     "world:common": "question",
     "world:fresh": "question",
@@ -70,50 +60,72 @@ class Drift(Finding):
     views = ("heatmap", "numbers")
     maps = ("heatmap",)
     needs_means = ("received",)
+    parts = ("traces", "texts")
 
     def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
         """Measure how much the anchors move, per sample and layer. Definitions: `definitions`."""
         profile_SLT = profile(trace, layer)
         a, layers = profile_SLT.values, profile_SLT["layer"].values
-        anchors, there = find_anchors(a, rule, trace.attention_kind), np.isfinite(a)
+        anchors = find_anchors(a, rule, trace.attention_kind)
+        mass_SLT = np.where(anchors, np.nan_to_num(a), 0.0)
         p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors)
-        by_layer: dict[str, Any] = {
-            "floating": [definitions.floating(p_SLT[:, n]) for n in range(len(layers))],
-            "renewal": [definitions.renewal(p_SLT[:, n]) for n in range(len(layers))],
-            "without_anchors": [definitions.share_without_anchors(p_SLT[:, n]) for n in range(len(layers))],
-            "turnover": mean_over(definitions.turnover(anchors, there), 0),
-            "dwell": definitions.dwell(anchors),
-            "n_anchors": anchors.sum(axis=-1).mean(axis=0),
-            "head_similarity": _head_similarity(trace, layers),
-            **_shift(trace, a),
-        }
+        written = np.isin(trace.data["step"].values, writing_steps(trace))
+        renewal_L = np.array([definitions.renewal(mass_SLT[written, n]) for n in range(len(layers))])
         between, within = definitions.layer_distance(p_SLT)
-        found = xr.Dataset(
+        by_layer: dict[str, Any] = {
+            "floating": floating_of(p_SLT),
+            "floating_reveal": _reveal(trace, a, rule),
+            "renewal": renewal_L,
+            "without_anchors": 1 - definitions.has_anchors(p_SLT).mean(axis=0),
+            "n_anchors": anchors.sum(axis=-1).mean(axis=0),
+            **_shift(trace, a),
+            **_writing(trace, layer, rule),
+        }
+        return xr.Dataset(
             {
                 **{name: ("layer", numbers) for name, numbers in by_layer.items()},
+                "renewed": weighted_mean(renewal_L, mass_SLT[written].sum(axis=(0, 2))),
                 "between_layers": between,
                 "within_layers": within,
-                "anchor_mass": (
-                    "position",
-                    definitions.anchor_mass(p_SLT.sum(axis=(0, 1)), np.ones(a.shape[-1], bool)),
-                ),
+                "layer_difference": between - within,
+                "anchor_mass": ("position", _normalised(p_SLT.sum(axis=(0, 1)))),
                 "length": a.shape[-1],
                 "task": np.array(task_of(trace), dtype=object),
-                "answer": np.array(trace.answer, dtype=object),
             },
             coords={"layer": layers, "position": profile_SLT["position"]},
         )
-        return found.merge(_writing(trace, layer, rule))
 
     def measure_all(self, traces: Traces, **options: Any) -> xr.Dataset:
-        """Measure the models' own traces; replays of their answers add the texts on which models are compared."""
+        """Measure the models' own traces; replays of their answers and prose that they read add what claims compare with."""
         own, replays = split_replays(traces)
         measured = super().measure_all(own, **options)
-
-        def floating_N(trace: Trace) -> Array:
-            return mean_over(_writing(trace, **options)["floating_writing"].values, 0)
-
-        return measured.assign(_texts(measured, replays, floating_N).data_vars).drop_vars("answer")
+        beside: dict[str, Array] = {
+            name: np.full(measured.sizes["sample"], np.nan)
+            for name in ("floating_untrained", "renewed_untrained", OTHER_WORDS, OTHER_TASK)
+        }
+        rows = zip(measured["model"].values, map(question_of, measured["sample_id"].values), strict=True)
+        row_of = {key: row for row, key in enumerate(rows)}
+        for trace in replays:
+            row = row_of.get((trace.model, question_of(str(trace.data.attrs["sample_id"]))))
+            if row is None:
+                continue
+            if (variant := variant_of(trace)) == UNTRAINED:
+                null = self.measure_one(trace, **options)
+                beside["floating_untrained"][row] = mean(null["floating"].values)
+                beside["renewed_untrained"][row] = float(null["renewed"])
+            else:
+                beside[variant][row] = definitions.total_variation(
+                    *(_shared_mass(each, **options) for each in (own[row], trace))
+                )
+        words, task = beside.pop(OTHER_WORDS), beside.pop(OTHER_TASK)
+        nulls = np.maximum(beside["floating_untrained"], mean_over(measured["floating_reveal"].values, 1))
+        made = {
+            **beside,
+            "beyond_nulls": mean_over(measured["floating"].values, 1) - nulls,
+            "renewed_beyond": measured["renewed"].values - beside["renewed_untrained"],
+            "instruction": task - words,
+        }
+        return measured.assign({name: ("sample", values) for name, values in made.items()} | _windows(traces))
 
     def draw_heatmap(
         self,
@@ -134,9 +146,9 @@ class Drift(Finding):
         panels = []
         for trace in pick(traces, sample):
             require(trace, means=self.needs_means, finding=self.name)
-            found = profile(trace, few_layers(trace) if layer is None else layer)
-            anchors = find_anchors(found.values, rule, trace.attention_kind)
-            panels += [(trace, int(n), found.values[:, i], anchors[:, i]) for i, n in enumerate(found["layer"].values)]
+            a = profile(trace, few_layers(trace) if layer is None else layer)
+            anchors = find_anchors(a.values, rule, trace.attention_kind)
+            panels += [(trace, int(n), a.values[:, i], anchors[:, i]) for i, n in enumerate(a["layer"].values)]
         if paper:
             trace = published.temporal_trace()
             for place, index in enumerate(map(int, trace.data["layer"].values)):
@@ -146,48 +158,6 @@ class Drift(Finding):
             return pd.concat([_cells(*panel, positions) for panel in panels], ignore_index=True)
         return _draw(panels, rule, positions)
 
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        written = part["n_written"].values.astype(int)
-        last = [mean(part["floating_writing"].sel(tokens=n).values[row]) for row, n in enumerate(written) if n > 1]
-        return {
-            "floating": mean(part["floating"].values),
-            "renewal": mean(part["renewal"].values),
-            "floating, writing rows": mean(np.array(last)),
-            "shift beyond the null": mean(part["shift"].values),
-            "turnover per step": mean(part["turnover"].values),
-            "dwell, steps": mean(part["dwell"].values),
-            "anchors per step": mean(part["n_anchors"].values),
-            "steps without anchors": mean(part["without_anchors"].values),
-        }
-
-    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
-        variants = _variants(measured)
-        title = "MDM against ARM, each way of comparing them"
-        return [*super().tables(measured), *([as_table(title, variants)] if variants else [])]
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        by_layer = mean_over(part["floating"].values, 0)
-        layer, most = -1, NAN
-        if np.isfinite(by_layer).any():
-            layer, most = int(part["layer"].values[np.nanargmax(by_layer)]), float(np.nanmax(by_layer))
-        return (
-            f"In {model} the anchors of two steps differ by {percent(mean(part['floating'].values))} of their mass on "
-            f"average, most at layer {layer} ({percent(most)}); between the first and the last quarter of the steps "
-            f"{percent(mean(part['renewal'].values))} of it moves. An anchor stays for "
-            f"{number(mean(part['dwell'].values), 2)} steps."
-        )
-
-    def sentences(self, measured: xr.Dataset) -> list[str]:
-        found = super().sentences(measured)
-        for model, kind, part in by_model(measured):
-            shift = mean(part["shift"].values)
-            if kind == "MDM" and np.isfinite(shift):
-                found.append(
-                    f"Beyond the order in which tokens are revealed, the centre of {model}'s attention moves "
-                    f"{'right' if shift > 0 else 'left'} by {percent(abs(shift))} of the answer."
-                )
-        return found
-
 
 def task_of(trace: Trace) -> str:
     """The kind of task of a trace's data set; the name of the data set if it is not one of the synthetic world's.
@@ -196,6 +166,34 @@ def task_of(trace: Trace) -> str:
     """
     data = str(trace.data.attrs.get("sample_id", "")).rsplit(", ", 2)[0]
     return TASKS.get(data, data)
+
+
+def floating_of(p_SLT: Array) -> Array:
+    """Floating of each layer."""
+    return np.array([definitions.floating(p_SLT[:, n]) for n in range(p_SLT.shape[1])])
+
+
+def weighted_mean(values_L: Array, weights_L: Array) -> float:
+    """Mean of the layers that have a value, weighted.
+
+    >>> weighted_mean(np.array([1.0, 0.0, np.nan]), np.array([3.0, 1.0, 5.0]))
+    0.75
+    """
+    weights_L = np.where(np.isfinite(values_L), weights_L, 0.0)
+    return float(np.nan_to_num(values_L) @ weights_L / weights_L.sum()) if weights_L.sum() > 0 else NAN
+
+
+def _normalised(mass_T: Array) -> Array:
+    return definitions.anchor_mass(mass_T, np.ones(mass_T.shape, bool))
+
+
+def _reveal(trace: Trace, a_SLT: Array, rule: str) -> Array:
+    """Floating of the reveal null, by layer; only for MDMs, whose positions all exist from the start."""
+    if trace.kind != "mdm" or not np.isfinite(a_SLT).all():
+        return np.full(a_SLT.shape[1], np.nan)
+    revealed_ST = trace.data["committed_at"].values < trace.data["step"].values[:, None]
+    null_SLT = np.stack([definitions.reveal_null(a_SLT[:, n], revealed_ST) for n in range(a_SLT.shape[1])], axis=1)
+    return floating_of(definitions.anchor_mass(null_SLT, find_anchors(null_SLT, rule, trace.attention_kind)))
 
 
 def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
@@ -211,199 +209,100 @@ def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
     return {"shift": shift, "movement": movement}
 
 
-def _head_similarity(trace: Trace, layers: Array) -> Array:
-    """Mean over heads and steps, one layer at a time to avoid copying the trace's largest variable."""
-    found = []
-    for layer in trace.data["layer"].values if AVERAGE in layers else layers:
-        if "received" in trace.data:
-            one_SHT = trace.data["received"].sel(layer=layer).transpose("step", "head", "position").values
-            cosine_SH = step_cosine(one_SHT)
-        else:
-            cosine_SH = trace.data["received_cos"].sel(layer=layer).transpose("step", "head").values[1:]
-        found.append(float(mean_over(cosine_SH, (0, 1))) if len(cosine_SH) else NAN)
-    return np.array([np.mean(found)]) if AVERAGE in layers else np.array(found)
-
-
-# The writing rows
-
-
-def _writing(trace: Trace, layer: Layers, rule: str) -> xr.Dataset:
-    """Floating, renewal and spread of the writing rows over the first 1, 2, … tokens; empty if not recorded."""
+def _writing(trace: Trace, layer: Layers, rule: str) -> dict[str, Array]:
+    """Floating of the writing rows, and how many of the written positions they attend to; NaN if not recorded."""
     chosen = [AVERAGE] if layer == "average" else choose_layers(trace, layer)
     rows_SLT = writing_profile(trace) if "received_writing" in trace.data else np.empty((0, 0, 0))
-    numbers = np.empty((3, len(chosen), len(rows_SLT)))
-    if len(rows_SLT):
-        every = [int(n) for n in trace.data["layer"].values]
-        average = layer == "average"
-        rows_SLT = rows_SLT.mean(axis=1, keepdims=True) if average else rows_SLT[:, [every.index(n) for n in chosen]]
-        # a writing row sees all positions that exist (earlier ones, or all): its baseline is constant
-        p_SLT = definitions.anchor_mass(np.nan_to_num(rows_SLT), find_anchors(rows_SLT, rule, "bidirectional"))
-        spread_SL = definitions.effective_positions(rows_SLT) / np.isfinite(rows_SLT).sum(axis=-1)
-        for n in range(len(chosen)):
-            numbers[0, n] = definitions.floating_by_length(p_SLT[:, n])
-            numbers[1, n] = definitions.renewal_by_length(p_SLT[:, n])
-            numbers[2, n] = np.cumsum(spread_SL[:, n]) / np.arange(1, len(rows_SLT) + 1)
-    by_name = zip(("floating_writing", "renewal_writing", "spread_writing"), numbers, strict=True)
-    return xr.Dataset(
-        {**{name: (("layer", "tokens"), values) for name, values in by_name}, "n_written": len(rows_SLT)},
-        coords={"layer": chosen, "tokens": np.arange(1, len(rows_SLT) + 1)},
-    )
+    if not len(rows_SLT):
+        return dict.fromkeys(("floating_writing", "spread"), np.full(len(chosen), np.nan))
+    every = [int(n) for n in trace.data["layer"].values]
+    average = layer == "average"
+    rows_SLT = rows_SLT.mean(axis=1, keepdims=True) if average else rows_SLT[:, [every.index(n) for n in chosen]]
+    # a writing row sees all positions that exist (earlier ones, or all): its baseline is constant
+    p_SLT = definitions.anchor_mass(np.nan_to_num(rows_SLT), find_anchors(rows_SLT, rule, "bidirectional"))
+    known_ST = trace.data["committed_at"].values < writing_steps(trace)[:, None]
+    known_SLT = known_ST[:, None] & np.isfinite(rows_SLT)
+    spread_SL = definitions.effective_positions(np.where(known_SLT, rows_SLT, 0.0)) / known_SLT.sum(axis=-1)
+    return {"floating_writing": floating_of(p_SLT), "spread": mean_over(spread_SL, 0)}
 
 
-def over_equal_tokens(measured: xr.Dataset, name: str, mdm: str | None, arm: str | None) -> Array:
-    """A number of the writing rows over equal numbers of tokens in both models, mean over layers (sample).
-
-    The number of tokens of a question is that of the shorter answer; NaN if it is below `FEWEST_TOKENS`.
-    """
-    values = np.full(measured.sizes["sample"], np.nan)
-    if name not in measured:
-        return values
-    written, ids = measured["n_written"].values, measured["sample_id"].values
-    sides = {kind: rows_of(measured, kind, model) for kind, model in (("mdm", mdm), ("arm", arm))}
-    fewest = {
-        kind: {ids[r]: min(int(written[q]) for q in rows if ids[q] == ids[r]) for r in rows}
-        for kind, rows in sides.items()
-    }
-    for rows, others in ((sides["mdm"], fewest["arm"]), (sides["arm"], fewest["mdm"])):
-        for row in rows:
-            tokens = min(int(written[row]), others.get(ids[row], 0))
-            if tokens >= FEWEST_TOKENS:
-                values[row] = mean_over(measured[name].sel(tokens=tokens).values[row], 0)
-    return values
+# Replays of a model's own answers, and prose that it read
 
 
-# Identical text: both models write the same answers, replayed from left to right, so that only their attention differs
-
-
-def split_replays(traces: Traces) -> tuple[Traces, Iterable[Trace]]:
-    """Separate models' own traces from replays; if there are only replays, they are treated as own traces."""
+def split_replays(traces: Traces) -> tuple[Any, list[Trace]]:
+    """Separate models' own traces from the replays of their answers."""
     if isinstance(traces, RunTraces):
-        return traces, traces.replays()
+        return traces, list(traces.replays())
     every = as_traces(traces)
-    replays = [trace for trace in every if trace.data.attrs.get("sampler") == REPLAY]
-    if len(replays) in (0, len(every)):
-        return every, []
-    return [trace for trace in every if trace.data.attrs.get("sampler") != REPLAY], replays
+    replayed = [variant_of(trace) in VARIANTS for trace in every]
+    replays = [trace for trace, is_replay in zip(every, replayed, strict=True) if is_replay]
+    return [
+        trace for trace, is_replay in zip(every, replayed, strict=True) if not is_replay
+    ] if replays else every, replays
 
 
-def _texts(measured: xr.Dataset, replays: Iterable[Trace], floating_N: Callable[[Trace], Array]) -> xr.Dataset:
-    """Floating over the first 1, 2, … tokens of each text that was replayed for a sample.
-
-    An autoregressive model's own answer needs no replay: its trace is one already. Spaces are made single, because
-    tokenizers add different ones.
-    """
-    found: list[list[tuple[str, Array]]] = [[] for _ in measured["sample"]]
-    rows: dict[tuple[str, str], list[int]] = {}
-    for row, (model, sample) in enumerate(zip(measured["model"].values, measured["sample_id"].values, strict=True)):
-        rows.setdefault((str(model), question_of(str(sample))), []).append(row)
-    for trace in replays:
-        question = question_of(str(trace.data.attrs.get("sample_id", "")))
-        for row in rows.get((trace.model, question), ()):
-            found[row].append((" ".join(trace.answer.split()), floating_N(trace)))
-    if not any(found):
-        return xr.Dataset()
-    for row, answer in enumerate(measured["answer"].values):
-        written = int(measured["n_written"].values[row])
-        if str(measured["model_kind"].values[row]) == "arm" and written:
-            own = mean_over(measured["floating_writing"].values[row, :, :written], 0)
-            found[row].append((" ".join(answer.split()), own))
-    shape = (len(found), max(len(texts) for texts in found))
-    longest = max(len(numbers) for texts in found for _, numbers in texts)
-    text, count, floating = np.full(shape, "", dtype=object), np.zeros(shape, int), np.full((*shape, longest), np.nan)
-    for row, texts in enumerate(found):
-        for index, (answer, numbers) in enumerate(texts):
-            text[row, index], count[row, index] = answer, len(numbers)
-            floating[row, index, : len(numbers)] = numbers
-    return xr.Dataset(
-        {
-            "text": (("sample", "n_text"), text),
-            "text_tokens": (("sample", "n_text"), count),
-            "floating_text": (("sample", "n_text", "n_token"), floating),
-        }
-    )
+def variant_of(trace: Trace) -> str:
+    """How an answer was replayed, from the middle of the sample id of a study."""
+    return (["", *str(trace.data.attrs.get("sample_id", "")).rsplit(", ", 2)])[-2]
 
 
-def on_same_text(measured: xr.Dataset, mdm: str | None, arm: str | None) -> dict[str, Any]:
-    """Floating on identical text, MDM minus ARM, question by question; empty if no text was replayed."""
-    if "floating_text" not in measured:
+def _shared_mass(trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> Array:
+    """Where the anchors lie on the question and the answer, mean over steps and layers: the same tokens in all replays."""
+    a = profile(trace, layer).values
+    p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention_kind))
+    spans = [np.arange(r.start, r.end) for r in trace.regions if r.name in ("query", "answer")]
+    return _normalised(p_SLT.sum(axis=(0, 1))[np.concatenate(spans)]) if spans else np.zeros(0)
+
+
+def _windows(traces: Traces) -> dict[str, Any]:
+    """Floating and moved attention of windows in prose as it is, one entry per model and text; empty without texts."""
+    folders = traces.folders if isinstance(traces, RunTraces) else []
+    paths = [each.path for each in folders if (each.path / TEXTS / f"{TEXTS}.parquet").exists()]
+    if not paths:
         return {}
-    ours, theirs = (_texts_of(measured, rows_of(measured, kind, model)) for kind, model in (("mdm", mdm), ("arm", arm)))
-    values = []
-    for question, texts in ours.items():
-        pairs = [
-            (a[min(len(a), len(b)) - 1], b[min(len(a), len(b)) - 1])
-            for text, several in texts.items()
-            for a in several
-            for b in theirs.get(question, {}).get(text, ())
-            if min(len(a), len(b)) >= FEWEST_TOKENS
-        ]
-        if pairs:
-            values.append(definitions.same_text_difference(*np.array(pairs).T))
-    there = [value for value in values if np.isfinite(value)]
-    value, interval = interval_of_mean(there)
-    return {IDENTICAL: [value, *interval], "questions on identical text": len(there)}
-
-
-def _texts_of(measured: xr.Dataset, rows: Array) -> dict[str, dict[str, list[Array]]]:
-    """The numbers of each text, one per token, by question and text."""
-    found: dict[str, dict[str, list[Array]]] = {}
-    for row in rows:
-        texts = found.setdefault(question_of(str(measured["sample_id"].values[row])), {})
-        for index, count in enumerate(measured["text_tokens"].values[row]):
-            if count:
-                text = str(measured["text"].values[row, index])
-                texts.setdefault(text, []).append(measured["floating_text"].values[row, index, : int(count)])
-    return found
+    table = texts_of(paths)
+    table = table[(table["condition"] == AS_IS) & table["error"].isna()]
+    ids = table["data"] + ": " + table["id"].astype(str)
+    return {
+        "window_floating": ("text", table["floating"].to_numpy(float)),
+        "window_moved": ("text", table["moved"].to_numpy(float)),
+        "window_model": ("text", table["model"].to_numpy(object)),
+        "window_kind": ("text", table["kind"].to_numpy(object)),
+        "window_text": ("text", ids.to_numpy(object)),
+    }
 
 
 # Claims
 
 
+def _texts(measured: xr.Dataset, *models: str | None) -> xr.Dataset | Outcome:
+    """The windows as samples, or why there are none."""
+    if "window_floating" not in measured:
+        return absent("no prose was read; run floatlens study with drift or sink", tuple(m for m in models if m))
+    unread = [model for model in models if model and model not in measured["window_model"].values]
+    if unread:
+        return absent(f"no prose was read with {unread[0]}", tuple(m for m in models if m))
+    named = {"window_model": "model", "window_kind": "model_kind", "window_text": "sample_id", "text": "sample"}
+    kept = [name for name in measured.variables if str(name).startswith("window_")]
+    return measured[kept].rename(named).set_coords(["model", "model_kind", "sample_id"])
+
+
+@register_claim("drift.fixed")
+def fixed(measured: xr.Dataset, *, arm: str | None = None) -> Outcome:
+    texts = _texts(measured, arm)
+    if isinstance(texts, Outcome):
+        return texts
+    beside = {"moved attention": texts["window_moved"].values}
+    return mean_of(texts, 1 - texts["window_floating"].values, kind="arm", model=arm, beside=beside, what="texts")
+
+
 @register_claim("drift.moves")
 def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    floating, renewal = (
-        over_equal_tokens(measured, name, mdm, arm) for name in ("floating_writing", "renewal_writing")
-    )
-    beside = {
-        "renewal of the writing rows": renewal,
-        "floating of all rows": over_layers(measured, "floating"),
-        "renewal of all rows": over_layers(measured, "renewal"),
-    }
-    found = difference(measured, floating, mdm=mdm, arm=arm, beside=beside)
-    return replace(found, details={**found.details, **on_same_text(measured, mdm, arm)})
-
-
-@register_claim("drift.renewal")
-def renewal(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    beside = {
-        "floating of all rows": over_layers(measured, "floating"),
-        "turnover per step": over_layers(measured, "turnover"),
-        "share of steps without anchors": over_layers(measured, "without_anchors"),
-    }
-    return mean_of(measured, over_layers(measured, "renewal"), kind="mdm", model=mdm, beside=beside)
-
-
-@register_claim("drift.right")
-def moves_right(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return mean_of(measured, over_layers(measured, "movement"), kind="mdm", model=mdm)
-
-
-@register_claim("drift.shift")
-def shifts(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    beside = {"movement without the null": over_layers(measured, "movement")}
-    return mean_of(measured, over_layers(measured, "shift"), kind="mdm", model=mdm, beside=beside)
-
-
-@register_claim("drift.layers")
-def layers_differ(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    between, within = measured["between_layers"].values, measured["within_layers"].values
-    beside = {"between layers": between, "within a layer": within}
-    return mean_of(measured, between - within, kind="mdm", model=mdm, beside=beside)
-
-
-@register_claim("drift.spread")
-def spread_wider(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return difference(measured, over_equal_tokens(measured, "spread_writing", mdm, arm), mdm=mdm, arm=arm)
+    texts = _texts(measured, mdm, arm)
+    if isinstance(texts, Outcome):
+        return texts
+    beside = {"moved attention": texts["window_moved"].values}
+    return difference(texts, texts["window_floating"].values, mdm=mdm, arm=arm, beside=beside)
 
 
 @register_claim("drift.task")
@@ -413,29 +312,13 @@ def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     if not len(rows):
         return missing("mdm")
     mass_NT, tasks = np.nan_to_num(measured["anchor_mass"].values[rows]), measured["task"].values[rows].astype(str)
-    found = definitions.length_matched_tasks(mass_NT, tasks, measured["length"].values[rows])
-    if found is None:
-        reason = f"no two tasks have prompts of equal length; tasks: {', '.join(sorted(set(tasks)))}"
-        return Outcome(NAN, NO_INTERVAL, 0, models, reason=reason)
-    value, interval = interval_of_mean(found.pseudo_values)
-    details = {"between tasks": found.between, "within a task": found.within, "p of a permutation": found.p}
-    reason = f"p = {found.p:.3f} by permutation"
-    return Outcome(value, interval, len(found.pseudo_values), models, details, reason)
-
-
-def _variants(measured: xr.Dataset) -> list[dict[str, Any]]:
-    """The variants of the claim MDM against ARM, the primary one first; one row per pair of models and variant."""
-    rows = []
-    for verdict in CLAIMS["drift.moves"].verdicts(measured):
-        if len(verdict.models) < 2:
-            continue
-        several = {"floating of the writing rows (primary)": [verdict.value, *verdict.interval], **verdict.details}
-        for name, numbers in several.items():
-            if isinstance(numbers, list):
-                n = verdict.details["questions on identical text"] if name == IDENTICAL else verdict.n
-                about = {"models": ", ".join(verdict.models), "variant": name}
-                rows.append({**about, **dict(zip(("MDM − ARM", "low", "high"), numbers, strict=True)), "questions": n})
-    return rows
+    matched = definitions.length_matched_tasks(mass_NT, tasks, measured["length"].values[rows])
+    if matched is None:
+        return absent(f"no two tasks have prompts of equal length; tasks: {', '.join(sorted(set(tasks)))}", models)
+    value, interval = interval_of_mean(matched.pseudo_values)
+    details = {"between tasks": matched.between, "within a task": matched.within, "p of a permutation": matched.p}
+    reason = f"p = {matched.p:.3f} by permutation"
+    return Outcome(value, interval, len(matched.pseudo_values), models, details, reason)
 
 
 # The map

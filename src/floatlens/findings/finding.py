@@ -39,7 +39,7 @@ from floatlens.findings.samples import (
     setting_of,
 )
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, Verdict, absent, difference, mean_of, no_sink
+from floatlens.findings.verdict import Outcome, Verdict, absent, difference, mean_of, no_sink, too_shallow
 from floatlens.registry import Registry
 from floatlens.stats import NAN, NOT_TESTABLE
 from floatlens.store.folder import RunFolder
@@ -397,6 +397,7 @@ def _declared(finding: str, text: Mapping[str, Any]) -> Claim:
     of       whose: mdm, arm or model; mdm - arm or arm - mdm for a comparison question by question
     beside   further numbers in the details of the verdict: a label and the variable
     sink     true if it presupposes an ARM with a sink at its first token
+    layers   number of layers that it needs
     below, what, unit, digits   as in `mean_of` and `difference`
     """
     kinds = tuple(text["of"].split(" - "))
@@ -409,6 +410,8 @@ def _declared(finding: str, text: Mapping[str, Any]) -> Claim:
     def test(measured: xr.Dataset, **models: str | None) -> Outcome:
         if text["number"] not in measured:
             return absent(f"{text['number']} was not measured")
+        if reason := too_shallow(measured, text.get("layers", 0), models):
+            return absent(reason)
         values = per_sample_values(measured, text["number"])
         beside = {label: per_sample_values(measured, name) for label, name in text.get("beside", {}).items()}
         if len(kinds) == 1:

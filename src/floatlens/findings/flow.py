@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import writing_profile, writing_steps
 from floatlens.findings.samples import Array, depths, mean, mean_over, models_of, parts_of, spread
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, mean_of, rows_of
+from floatlens.findings.verdict import Outcome, difference, mean_of, rows_of
 from floatlens.trace.trace import Trace
 
 GOLD = "#007a7a"
@@ -234,19 +235,31 @@ def _from_answer(part: xr.Dataset) -> dict[str, float]:
     return {name: mean(values) for name, values in zip(TARGETS, _by_target(rows_NR[:, None], part), strict=True)}
 
 
+def _always_at(measured: xr.Dataset, rows: Array) -> str:
+    """Why position and relevance cannot be distinguished: gold is always the same document; empty if they can."""
+    known = np.isfinite(measured["follows"].values[rows])
+    seen = {int(p) for p in measured["gold_position"].values[rows][known]}
+    return f"gold is always doc{seen.pop()}: position and relevance cannot be distinguished" if len(seen) == 1 else ""
+
+
 @register_claim("flow.gold")
 def follows_gold(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     rows = rows_of(measured, "mdm", mdm)
     values, positions = measured["follows"].values, measured["gold_position"].values
-    seen = sorted({int(p) for p in positions[rows][np.isfinite(values[rows])]})
-    blocked = f"gold is always doc{seen[0]}: position and relevance cannot be distinguished" if len(seen) == 1 else ""
     beside = {
-        **{f"gold at {p}": np.where(positions == p, values, np.nan) for p in seen if p > 0},
+        **{f"gold at {p}": np.where(positions == p, values, np.nan) for p in sorted(set(positions[rows])) if p > 0},
         "by rollout": measured["follows_rollout"].values,
         "last layer of the rollout": measured["rollout_layer"].values.astype(float),
     }
-    what = "samples with a gold document"
+    what, blocked = "samples with a gold document", _always_at(measured, rows)
     return mean_of(measured, values, kind="mdm", model=mdm, what=what, beside=beside, blocked=blocked)
+
+
+@register_claim("flow.gold_more")
+def follows_gold_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    outcome = difference(measured, measured["follows"].values, mdm=mdm, arm=arm)
+    blocked = _always_at(measured, rows_of(measured, "mdm", mdm)) or _always_at(measured, rows_of(measured, "arm", arm))
+    return replace(outcome, blocked=blocked) if outcome.n else outcome
 
 
 # Passages with roles, such as correct or wrong, in a changing collection

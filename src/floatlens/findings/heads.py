@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -26,10 +25,9 @@ from matplotlib.ticker import MaxNLocator
 from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import definitions, draw, published, style
-from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.samples import Array, mean, mean_over, models_of, parts_of
+from floatlens.findings.finding import Finding, register_finding
+from floatlens.findings.samples import Array, depths, mean, mean_over, models_of, parts_of
 from floatlens.findings.spelling import count, number
-from floatlens.findings.verdict import Outcome, mean_of, rows_of
 from floatlens.stats import NAN
 from floatlens.trace.trace import Trace
 
@@ -71,9 +69,13 @@ class Heads(Finding):
         if received is not None:
             prompt_SLH = np.nansum(received.transpose("step", "layer", "head", "position").values[..., :P], axis=-1)
             prompt_LH = prompt_SLH.mean(axis=0, dtype=np.float64)
+        depth_L = depths(trace, trace.data["layer"].values)
+        depth = {name: definitions.retrieval_depth(found[name], depth_L) - 0.5 for name in ("hit", "mass")}
         return xr.Dataset(
             {
                 **{name: (("layer", "head"), values) for name, values in found.items()},
+                "depth_beyond_half": depth["hit"] if not reason else NAN,
+                "depth_by_mass": depth["mass"],
                 "prompt_spread": ("layer", prompt_LH.std(axis=1)),
                 "overlap_steps": overlap,
                 "n_tokens": n_tokens,
@@ -208,37 +210,6 @@ def top_heads(score_LH: Array, share: float) -> set[int]:
 def jaccard(x: set[int], y: set[int]) -> float:
     """Overlap of two sets: 1 when they are the same."""
     return len(x & y) / len(x | y) if x | y else float("nan")
-
-
-@register_claim("heads.deep")
-def sit_deep(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    usable = measured["reason"].values == ""
-    found = mean_of(
-        measured,
-        np.where(usable, _depths(measured, "hit"), np.nan),
-        kind="mdm",
-        model=mdm,
-        what="samples with usable evidence",
-        beside={"score-weighted depth by attention mass": _depths(measured, "mass")},
-    )
-    rows = rows_of(measured, "mdm", mdm)
-    if not len(rows):
-        return found
-    mean_LH = mean_over(measured["hit"].values[rows], 0)
-    there_LH = mean_LH[np.isfinite(mean_LH).any(axis=1)]
-    details = {
-        "rank correlation of layer and score": definitions.depth_correlation(there_LH) if len(there_LH) else NAN,
-        "share of heads above 0.5 in the deep half": definitions.deep_share(there_LH, STRONG),
-        "heads above 0.1": int((mean_LH > RETRIEVES).sum()),
-        "heads above 0.5": int((mean_LH > STRONG).sum()),
-        "left out": dict(Counter(str(r) for r in measured["reason"].values[rows] if r)),
-    }
-    return replace(found, details={**found.details, **details})
-
-
-def _depths(measured: xr.Dataset, name: str) -> Array:
-    pairs = zip(measured[name].values, measured["depth"].values, strict=True)
-    return np.array([definitions.retrieval_depth(score_LH, depth_L) for score_LH, depth_L in pairs]) - 0.5
 
 
 # Figures

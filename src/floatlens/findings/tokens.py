@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, grou
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.received import Layers, profile
-from floatlens.findings.samples import Array, halves, mean, mean_over, models_of, parts_of
+from floatlens.findings.received import Layers, answer_positions, profile
+from floatlens.findings.samples import Array, depths, halves, mean, mean_over, models_of, parts_of
 from floatlens.findings.spelling import percent
-from floatlens.findings.verdict import Outcome, mean_of
+from floatlens.findings.verdict import Outcome, mean_of, rows_of
 from floatlens.trace.trace import Trace
 
+EDGE = 0.05  # a share this near to 0 or 1 cannot differ between layers
 SHADES = dict(
     zip(
         KINDS,
@@ -56,13 +58,24 @@ class Tokens(Finding):
         one_hot_KST = np.array([kinds_ST == name for name in names])
         count, mass = shares(anchors_SLT, np.where(anchors_SLT, a.values, 0.0), one_hot_KST)
         structural = np.array([GROUPS.get(name, name) == "structural" for name in names])
+        text_ST = written_text(trace)
+        structural_ST = one_hot_KST[structural].any(axis=0) & text_ST
+        by_group = np.array([structural_ST, text_ST & ~structural_ST & (kinds_ST != "")])
+        _, of_text = shares(anchors_SLT, np.where(anchors_SLT, a.values, 0.0), by_group)
+        shallow, deep = halves(of_text[:, 0], depths(trace, a["layer"].values))
+        base = float(by_group[0].sum() / max(by_group.sum(), 1))
+        odds = {name: log_odds(share) - log_odds(base) for name, share in (("shallow", shallow), ("deep", deep))}
         return xr.Dataset(
             {
+                "structural_shallow": shallow,
+                "structural_deep": deep,
+                "structural_base": base,
+                "odds_shallow": odds["shallow"],
+                "odds_deep": odds["deep"],
+                "odds_difference": odds["shallow"] - odds["deep"],
                 "share": (("layer", "kind"), count),
                 "mass": (("layer", "kind"), mass),
                 "base": ("kind", one_hot_KST.sum(axis=(1, 2)) / (kinds_ST != "").sum()),
-                "structural_share": ("layer", count[:, structural].sum(axis=1)),
-                "structural_mass": ("layer", mass[:, structural].sum(axis=1)),
             },
             coords={
                 "layer": a["layer"],
@@ -109,28 +122,23 @@ class Tokens(Finding):
             )
         return figure
 
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        shallow, deep = (mean(x) for x in halves(part["structural_mass"].values, part["depth"].values))
-        return {
-            "structural anchor mass, shallow": shallow,
-            "structural anchor mass, deep": deep,
-            "structural share of all tokens": mean(_structural_base(part)),
-        }
 
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        shallow, deep = (mean(x) for x in halves(part["structural_mass"].values, part["depth"].values))
-        by_kind = mean_over(mean_over(part["mass"].values, 0), 0)
-        leading = str(part["kind"].values[np.nanargmax(by_kind)]) if np.isfinite(by_kind).any() else "none"
-        return (
-            f"In {model} structural tokens hold {percent(shallow)} of the anchors' attention in the shallow half of the "
-            f"layers and {percent(deep)} in the deep half; the leading kind over all layers is {leading}."
-        )
+def written_text(trace: Trace) -> Array:
+    """True (step, position) for tokens of the text: no masks, no fill after the end token, none of the template."""
+    ids_ST = trace.data["tokens"].values
+    fill_T = np.arange(ids_ST.shape[1]) >= trace.prompt_length
+    fill_T[answer_positions(trace)] = False
+    return ~np.isin(ids_ST, mask_ids(trace)) & (ids_ST >= 0) & ~fill_T & ~np.array(template_positions(trace))
 
 
-def _structural_base(measured: xr.Dataset) -> Array:
-    """Share of structural tokens among all tokens, per sample."""
-    structural = measured["group"].values == "structural"
-    return np.asarray(measured["base"].values[:, structural].sum(axis=1))
+def log_odds(share: float | Array) -> float:
+    """Logarithm of share / (1 − share), for shares between 0.01 and 0.99.
+
+    >>> log_odds(0.5), round(log_odds(0.6), 3), log_odds(1.0) == log_odds(0.995)
+    (0.0, 0.405, True)
+    """
+    near = np.clip(share, 0.01, 0.99)
+    return float(np.log(near / (1 - near)))
 
 
 def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
@@ -223,15 +231,16 @@ def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Arr
 
 @register_claim("tokens.structure")
 def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    shallow, deep = halves(measured["structural_mass"].values, measured["depth"].values)
-    by_number = halves(measured["structural_share"].values, measured["depth"].values)
-    beside = {
-        "structural share, shallow half": shallow,
-        "structural share, deep half": deep,
-        "difference by number of anchors": by_number[0] - by_number[1],
-        "structural share of all tokens": _structural_base(measured),
-    }
-    return mean_of(measured, shallow - deep, kind="mdm", model=mdm, beside=beside)
+    named = {"shallow half": "structural_shallow", "deep half": "structural_deep", "all tokens": "structural_base"}
+    beside = {f"structural share, {label}": measured[name].values for label, name in named.items()}
+    outcome = mean_of(measured, measured["odds_difference"].values, kind="mdm", model=mdm, beside=beside)
+    rows = rows_of(measured, "mdm", mdm)
+    low, high = sorted(mean(measured[name].values[rows]) for name in ("structural_shallow", "structural_deep"))
+    edge = "ceiling" if low > 1 - EDGE else "floor" if high < EDGE else ""
+    words = (
+        f"{edge}: structural tokens hold {percent(low)} and {percent(high)} of the anchors' attention in the two halves"
+    )
+    return replace(outcome, blocked=words) if edge and outcome.n else outcome
 
 
 tokens = register_finding(Tokens())

@@ -280,6 +280,16 @@ def no_sink(measured: xr.Dataset, arm: str | None, least: float = 5.0) -> str:
     return f"no sink: position 0 gets {found:.1f} % beyond an even share, below {least:g}" if found < least else ""
 
 
+def too_shallow(measured: xr.Dataset, layers: int, models: Mapping[str, str | None]) -> str:
+    """Why a claim that needs a number of layers cannot be tested on these models; empty if all of them have as many."""
+    wanted = [model for model in models.values() if model] or names(measured, rows_of(measured, None, None))
+    for model in wanted if layers else ():
+        count = int(np.isfinite(measured["depth"].values[rows_of(measured, None, model)]).sum(axis=1).max(initial=0))
+        if count < layers:
+            return f"{model} has {count} layers; at least {layers} are needed"
+    return ""
+
+
 def absent(reason: str, models: tuple[str, ...] = ()) -> Outcome:
     """No value, for this reason."""
     return Outcome(NAN, NO_INTERVAL, 0, models, reason=reason)

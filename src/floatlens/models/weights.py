@@ -93,6 +93,23 @@ def check_weights(checkpoint: Checkpoint) -> tuple[PreTrainedConfig, Path, bool 
     return config, source, safe
 
 
+def redraw(model: Any) -> Any:
+    """Draw all weights of a model again as before its training, with a fixed seed, and return it."""
+    import torch
+
+    before = {name: float(w.detach().float().sum()) for name, w in model.named_parameters() if w.dim() > 1}
+    for weights in model.parameters():
+        weights._is_hf_initialized = False  # transformers draws only what is not marked as loaded
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        for module in model.modules():
+            model._init_weights(module)
+    for name, total in before.items():
+        if total == float(model.get_parameter(name).detach().float().sum()):
+            raise FloatLensError(f"{type(model).__name__} does not say how to draw {name}; it cannot be untrained")
+    return model
+
+
 @contextmanager
 def splitting(model_type: str, splits: Mapping[str, Sequence[str]]) -> Iterator[None]:
     """Split fused tensors of a checkpoint while it is loaded; each part is as large as the native tensor that it becomes.

@@ -161,13 +161,10 @@ def _replay(
     jobs: int,
     watch: ProgressCallback | None,
 ) -> None:
-    """Let the models replay each other's answers; failures are added to the outcomes."""
-    there = {model: home for model, home in homes.items() if Storage(home).exists(MANIFEST)}
-    found = {model: several for model, several in replays.compared(plan).items() if model in there}
-    sources = {model: [each for each in several if each in found] for model, several in found.items()}
-    compared = {model: there[model] for model in sources}
-    tasks = [(model, several, plan, compared, engine) for model, several in sources.items()]
-    for model, result in zip(sources, run_all(replays.replay_answers, tasks, jobs, watch), strict=True):
+    """Replay the models' own answers with one thing changed; failures are added to the outcomes."""
+    models = [model for model in replays.replaying(plan) if Storage(homes[model]).exists(MANIFEST)]
+    tasks = [(model, plan, homes[model], engine) for model in models]
+    for model, result in zip(models, run_all(replays.replay_answers, tasks, jobs, watch), strict=True):
         if isinstance(result, BaseException):
             outcomes[model].failed["replays"] = " ".join(f"{type(result).__name__}: {result}".split())
 

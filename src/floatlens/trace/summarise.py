@@ -41,7 +41,6 @@ def summarise(data: xr.Dataset, attention: str) -> xr.Dataset:
     |---|---|---|
     | received_mean, qk_mean, value_norm_mean, … | step, layer, position | mean over heads |
     | anchors | rule, step, layer, position | anchors by each rule, in the mean over heads |
-    | received_cos | step, layer, head | cosine of received attention with that of the step before |
     | received_lasting | layer, head | overlap of received attention in the first and the last quarter of the steps |
     | qk_advantage, qk_norm_part, qk_angle_part | rule, step, layer, head | the anchors' advantage in score, and its split |
     """
@@ -81,15 +80,11 @@ def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> di
     anchors_RSLT = np.array([find_anchors(mean.values, rule, attention) for rule in rules])
     received = data["received"].transpose("step", layer, "head", "position")
     S, L, H, _ = received.shape
-    cosine_SLH = np.full((S, L, H), np.nan, np.float32)
     lasting_LH = np.full((L, H), np.nan, np.float32)
     for n in range(L):
-        a_SHT = received[:, n].values
-        cosine_SLH[1:, n] = step_cosine(a_SHT)
-        lasting_LH[n] = quarters_overlap(a_SHT)
+        lasting_LH[n] = quarters_overlap(received[:, n].values)
     kept: dict[str, Any] = {
         "anchors": (("rule", "step", layer, "position"), anchors_RSLT),
-        "received_cos": (("step", layer, "head"), cosine_SLH),
         "received_lasting": ((layer, "head"), lasting_LH),
         "rule": ("rule", rules),
     }
@@ -107,18 +102,6 @@ def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> di
 
 
 # --- numbers of single heads, on arrays: computed from a full trace, or kept in its summary ------------------------------
-
-
-def step_cosine(a: Array) -> Array:
-    """Cosine between neighbouring steps' profiles, on positions that exist at both.
-
-    >>> step_cosine(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
-    array([1., 0.])
-    """
-    before, after = np.nan_to_num(a[:-1]), np.where(np.isfinite(a[:-1]), np.nan_to_num(a[1:]), 0.0)
-    dot = np.einsum("...t,...t->...", before, after)
-    norms = [np.sqrt(np.einsum("...t,...t->...", x, x)) for x in (before, after)]
-    return dot / np.maximum(norms[0] * norms[1], 1e-12)
 
 
 def quarters_overlap(a: Array) -> Array:
