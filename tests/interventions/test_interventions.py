@@ -186,7 +186,7 @@ def test_anchors_pinned_over_layers_leave_the_first_layer_as_it_is(lens: fl.Lens
     assert np.nanmax(np.abs(a[1] - held[1])) > 1e-3
 
 
-def test_a_control_touches_as_many_positions_and_none_of_the_anchors(lens: fl.Lens) -> None:
+def test_a_control_moves_as_much_attention_and_touches_none_of_the_anchors(lens: fl.Lens) -> None:
     rule = "top(3)"
     plain = lens.trace(PROMPT, max_new_tokens=1, record=["received"])
     anchors = plain.anchors(rule).values[0, 0]
@@ -197,7 +197,12 @@ def test_a_control_touches_as_many_positions_and_none_of_the_anchors(lens: fl.Le
         attention = trace.data["attention"].values[0, 0].mean(0)
         last = attention[len(IDS) - 1]
         hidden = np.flatnonzero(last[: len(IDS)] == 0) if lens.family.kind == "arm" else np.flatnonzero(last == 0)
-        assert len(hidden) == 3 and not anchors[hidden].any()
+        assert len(hidden) >= 3 and not anchors[hidden].any()
+        a = plain.data["received"].values[0, 0].mean(0)
+        there = np.isfinite(a)
+        enough, others = a[hidden].sum() >= a[anchors].sum() - 1e-6, int((there & ~anchors).sum())
+        assert enough or len(hidden) == others // 2
+        assert not enough or len(hidden) == 3 or a[hidden].sum() - a[hidden].max() < a[anchors].sum()
         found.add(tuple(hidden))
     assert len(found) > 1, "every seed draws the same"
 

@@ -1,7 +1,8 @@
 """Causes: what anchors and retrieval heads are for, measured by removing or changing them.
 
 This goes beyond arXiv 2601.07894, which only observes. Measured on the answers of `floatlens ablate`: the same questions
-without an intervention, with it, and with its matched control, which treats the same number of random positions or heads.
+without an intervention, with it, and with its matched control: random positions that move as much attention, or as many
+random heads.
 """
 
 from __future__ import annotations
@@ -337,8 +338,8 @@ def _draw_dose(numbers: pd.DataFrame, score: str) -> Figure:
         n = int(numbers["n"].max()) if len(numbers) else 0
         style.caption(
             drawn,
-            f"Mean over up to {n} questions; bands: 95 % bootstrap intervals. Dashed: as many random positions or heads, "
-            f"mean over seeds. Dose 0 or dotted: without.",
+            f"Mean over up to {n} questions; bands: 95 % bootstrap intervals. Dashed: random positions that move as "
+            f"much attention, or as many random heads, mean over seeds. Dose 0 or dotted: without.",
         )
     return drawn
 

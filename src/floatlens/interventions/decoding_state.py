@@ -92,10 +92,11 @@ class DecodingState:
         ids = np.asarray(self.batch.prompts[row].ids, dtype=np.int64)
         return np.random.default_rng([zlib.crc32(ids.tobytes()), *parts])
 
-    def elsewhere(self, logs_RT: Array, seed: int, *parts: int) -> Array:
-        """The same log factors at as many random real positions that they do not change: the matched control.
+    def elsewhere(self, logs_RT: Array, seed: int, *parts: int, received_RT: Array | None = None) -> Array:
+        """The same factors at random real positions that they do not change: the matched control.
 
-        The draw depends on the prompt, the seed and `parts`, not on the batch.
+        As many positions, or with `received_RT` those that move as much attention (see `match_moved`). The draw depends on
+        the prompt, the seed and `parts`, not on the batch.
         """
         moved_RT = np.zeros_like(logs_RT)
         for row, logs_T in enumerate(logs_RT):
@@ -103,10 +104,14 @@ class DecodingState:
             pad, changed = self.pads[prompt], np.flatnonzero(logs_T)
             free = pad + np.flatnonzero(logs_T[pad:] == 0)
             ranks = np.concatenate([np.zeros(pad), self.seed(prompt, seed, half, *parts).random(self.N - pad)])
-            drawn = np.sort(free[np.argsort(ranks[free], kind="stable")][: len(changed)])
-            moved_RT[row, drawn] = logs_T[changed][: len(drawn)]
+            order = free[np.argsort(ranks[free], kind="stable")]
+            if received_RT is None or not len(changed):
+                drawn = np.sort(order[: len(changed)])
+                moved_RT[row, drawn] = logs_T[changed][: len(drawn)]
+            else:
+                a_T = np.where(np.arange(len(logs_T)) >= pad, np.nan_to_num(received_RT[row]), 0.0)
+                moved_RT[row] = match_moved(a_T, logs_T, order)
         return moved_RT
-
     def columns(self, way: str, value: Any) -> Array:
         """Columns (B, N; for a kind B, T so far) by positions, region or kind; computed once per run, or once per step."""
         key = ("columns", way, value, self.step if way == "kind" else None)
@@ -175,3 +180,35 @@ class DecodingState:
             now = [*self.notes["kinds", row], *(classify(self.strings(written)) if written else [])]
             columns[row, pad:] = [kind in kinds or GROUP_OF.get(kind) in kinds for kind in now]
         return columns
+
+
+def match_moved(a_T: Array, logs_T: Array, order: Array) -> Array:
+    """The factors of `logs_T` at other positions, taken in `order`, that move received attention as far: total variation.
+
+    At least as many positions as `logs_T` changes, more if they move less, but never more than half of the others; if they
+    move more, all factors are brought nearer to 1. As many random positions would move far less than a sink, or, with the
+    factors of an exchange, far more.
+
+    >>> a, hide = np.array([0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0]), np.array([-np.inf] + [0.0] * 7)
+    >>> match_moved(a, hide, np.arange(1, 8)).tolist()  # three of seven, although four would move as much
+    [0.0, -inf, -inf, -inf, 0.0, 0.0, 0.0, 0.0]
+    """
+    values, target = logs_T[logs_T != 0], moved_attention(a_T, logs_T)
+    made_T = np.zeros_like(logs_T)
+    for n, position in enumerate(order):
+        if n >= len(values) and (n >= len(order) // 2 or moved_attention(a_T, made_T) >= target):
+            break
+        made_T[position] = values[n % len(values)]
+    if np.isfinite(values).all() and moved_attention(a_T, made_T) > target:
+        less, more = 0.0, 1.0
+        for _ in range(30):
+            middle = (less + more) / 2
+            less, more = (less, middle) if moved_attention(a_T, middle * made_T) > target else (middle, more)
+        made_T *= less
+    return made_T
+
+
+def moved_attention(a_T: Array, logs_T: Array) -> float:
+    """Total variation between received attention and itself after log factors on its columns, normalised."""
+    weighed_T = a_T * np.exp(logs_T)
+    return float(np.abs(weighed_T / max(weighed_T.sum(), 1e-12) - a_T / max(a_T.sum(), 1e-12)).sum() / 2)

@@ -42,7 +42,7 @@ class Intervention:
         layers, heads             3, 0:4, [0, 2]; layers also shallow, deep; None for all
         positions, region, kind   positions by number, by region, or by the kind of their tokens
         rule, regions             the anchors that this rule finds at each layer and step, inside these regions
-        random                    a seed: the same change at as many random positions instead (the matched control)
+        random                    a seed: the same change at random positions instead (the matched control)
 
     An effect on the attention that positions receive is a `log_factor`, or `log_factors` that depend on the call. Any
     other effect overrides `change`, which is called once per layer and forward pass with an `AttentionCall` of R rows,
@@ -105,7 +105,7 @@ class Intervention:
         return f"{self}: {control}{about}"
 
     def control(self, seed: int) -> Intervention | None:
-        """The matched control: the same change at equally many random positions or heads. None if there is none."""
+        """The matched control: the same change at random positions or heads. None if there is none."""
         changed: dict[str, Any] = {"random": seed}
         return replace(self, **changed) if self.place and hasattr(self, "random") else None
 
@@ -165,8 +165,11 @@ class Intervention:
             return
         if seed is not None:
             # Positions stay for the whole run; anchors are found again at each layer and step.
-            parts = (attention.layer, attention.state.step) if "rule" in self.place else ()
-            logs = attention.state.elsewhere(logs, seed, *parts)
+            if "rule" in self.place:
+                parts = (attention.layer, attention.state.step)
+                logs = attention.state.elsewhere(logs, seed, *parts, received_RT=attention.received_RT())
+            else:
+                logs = attention.state.elsewhere(logs, seed)
         attention.weigh(logs, self.heads_in(attention))
 
     def log_factors(self, attention: AttentionCall) -> Array:
