@@ -26,33 +26,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 SAME = (
-    "attention_dropout",
-    "head_dim",
-    "hidden_act",
-    "hidden_size",
-    "initializer_range",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "rms_norm_eps",
-    "rope_parameters",
-    "tie_word_embeddings",
-    "vocab_size",
-)
+    "attention_dropout", "head_dim", "hidden_act", "hidden_size", "initializer_range", "intermediate_size",
+    "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps",
+    "rope_parameters", "tie_word_embeddings", "vocab_size",
+)  # fmt: skip
 ROPE = (
-    "beta_fast",
-    "beta_slow",
-    "factor",
-    "llama_4_scaling_beta",
-    "mscale",
-    "mscale_all_dim",
-    "original_max_position_embeddings",
-    "rope_theta",
-    "rope_type",
-    "type",
-)
+    "beta_fast", "beta_slow", "factor", "llama_4_scaling_beta", "mscale", "mscale_all_dim",
+    "original_max_position_embeddings", "rope_theta", "rope_type", "type",
+)  # fmt: skip
 RENAMES = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}
 
 
