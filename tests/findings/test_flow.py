@@ -50,7 +50,8 @@ def test_the_gold_document_is_named_and_drawn_to():
     np.testing.assert_allclose(found["rollout"].sum("region_to"), 1.0)
     whole = flow(planted(seed=2, gold=3, gold_pull=0.5), stop=0.0)
     by_hand = rollout(planted(seed=2, gold=3, gold_pull=0.5).data["flow"].values[5])
-    np.testing.assert_allclose(whole["rollout_steps"].values[0, 5], by_hand, rtol=1e-6)
+    answer, query = (whole["region"].values.tolist().index(name) for name in ("answer", "query"))
+    assert whole["steps_to_query"].values[0, 5] == pytest.approx(by_hand[answer, query], rel=1e-6)
     assert whole["rollout_layer"].item() == 5
 
 
@@ -79,7 +80,7 @@ def test_the_claim_compares_attention_per_token_of_a_document():
 def test_the_answer_of_an_arm_counts_from_the_step_at_which_it_exists():
     found = flow(planted(kind="arm"))
     answer = list(found["region"].values).index("answer")
-    assert np.isnan(found["rollout_steps"].values[0, 0, answer]).all()
+    assert np.isnan(found["steps_to_gold"].values[0, 0])
     assert np.isfinite(found["rollout"].values[0, answer]).all()
 
 
@@ -112,8 +113,7 @@ def test_a_prompt_without_rows_keeps_what_the_answer_draws_from_it(residual):
     assert rolled[answer, gold] == pytest.approx(share_A, rel=1e-6)
     np.testing.assert_allclose(rolled[[answer, other]].sum(axis=-1), 1.0)
     assert np.isnan(rolled[regions.index("query")]).all()
-    pooled = found["pooled"].values[0, :, answer, gold]
-    np.testing.assert_allclose(pooled, trace.data["flow"].values[3, :, answer, gold], rtol=1e-6)
+    np.testing.assert_allclose(found["to_gold"].values[0], trace.data["flow"].values[3, :, answer, gold], rtol=1e-6)
 
 
 def test_a_canvas_is_drawn_beside_a_model_whose_prompt_has_rows():
@@ -147,8 +147,6 @@ def test_what_a_position_draws_by_itself_does_not_count_as_following():
     assert flow.claim(traces).value == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_step_or_region_that_is_not_there_is_named():
+def test_a_step_that_is_not_there_is_named():
     with pytest.raises(FloatLensError, match="step 99 was not recorded"):
         flow(planted(), step=99)
-    with pytest.raises(FloatLensError, match="no region 'doc9'"):
-        flow.figure(planted(), source="doc9", view="layers")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from floatlens.findings.finding import CLAIMS
-from floatlens.findings.heads import heads, stability, step_mean, table, why_not
+from floatlens.findings.heads import heads, step_mean, table, why_not
 from tests.findings.planted import planted
 
 
@@ -67,14 +67,6 @@ def test_the_query_only_score_is_that_of_the_first_step_where_recorded():
     mass = np.random.default_rng(0).random((12, 6, 4))
     trace.data = trace.data.assign(query_mass=(("step", "layer", "head"), mass))
     np.testing.assert_allclose(heads(trace)["query"].squeeze(), mass[0])
-
-
-def test_heads_that_stay_on_top_are_stable_and_random_ones_are_as_chance_has_it():
-    found = stability([planted(seed=i, copying=(4, 1)) for i in range(4)]).iloc[0]
-    assert (found["between_samples"], found["between_steps"], found["top_heads"]) == (1.0, 1.0, 1)
-    assert found["by_chance"] == pytest.approx(1 / 47)
-    moving = stability([planted(seed=i, copying=(i, 0)) for i in range(4)]).iloc[0]
-    assert moving["between_samples"] == 0.0
 
 
 def test_the_claim_tells_deep_from_shallow():

@@ -12,7 +12,7 @@ import pytest
 
 from floatlens import paper
 from floatlens.findings import definitions as d
-from floatlens.findings.published import GEOMETRY
+from floatlens.findings.finding import TEXTS
 from recipes.results.facts import PublishedFact, facts, mass, received, shift, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "paper-figures.md"
@@ -103,7 +103,8 @@ def test_the_headline_numbers(found: dict[str, PublishedFact]) -> None:
 
 def test_the_note_of_the_figure_has_the_published_shares(found: dict[str, PublishedFact]) -> None:
     shares = found["share of the angle in the advantage (%)"].values
-    assert GEOMETRY.endswith(", ".join(f"{value:.0f} % at {layer}" for layer, value in shares.items()))
+    note = TEXTS["geometry"]["views"]["split"]["note"]
+    assert note.endswith(", ".join(f"{value:.0f} % at {layer}" for layer, value in shares.items()))
 
 
 def test_the_page_holds_the_table_that_the_command_prints():

@@ -20,20 +20,18 @@ import pandas as pd
 import xarray as xr
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.stress.collection import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import writing_profile, writing_steps
-from floatlens.findings.samples import Array, depths, mean, mean_over, models_of, parts_of, spread
-from floatlens.findings.spelling import number, percent
+from floatlens.findings.samples import Array, depths, mean, mean_over, parts_of
 from floatlens.findings.verdict import Outcome, difference, mean_of, rows_of
 from floatlens.trace.trace import Trace
 
 GOLD = "#007a7a"
-TARGETS = ("gold document", "another document", "query", "bos", "answer")
+TARGETS = ("gold", "others", "query", "bos", "answer")
 STOP = 0.1  # total variation; below it, the rollout no longer depends on the source
 
 
@@ -87,8 +85,9 @@ class Flow(Finding):
                 "recent": recency(per_token_R, regions, gold),
                 "rollout": (("region", "region_to"), rolled_RR),
                 "rollout_layer": float(np.mean(reached_S)),
-                "rollout_steps": (("step", "region", "region_to"), np.array(rolled_SRR)),
-                "pooled": (("layer", "region", "region_to"), mean_over(values_SLRR, 0)),
+                **_to_targets("to_", "layer", mean_over(values_SLRR, 0), regions, gold),
+                **_to_targets("steps_to_", "step", np.array(rolled_SRR), regions, gold),
+                **_to_targets("rolled_to_", "", rolled_RR, regions, gold),
                 "gold": np.array(", ".join(gold), dtype=object),
                 "gold_position": document_number(gold[0]) if gold else -1,
                 "follows": follows(per_token_R, regions, gold),
@@ -103,29 +102,6 @@ class Flow(Finding):
         if paper:
             data = pd.concat([data, published.flow_rows()], ignore_index=True)
         return data if backend == "none" else _draw_maps(measured, data)
-
-    def draw_layers(self, measured: xr.Dataset, *, source: str = "answer", backend: str) -> Figure | pd.DataFrame:
-        """Draw the flow from a region at each layer, without rollout."""
-        data = _lines(measured, "pooled", source, "layer")
-        return data if backend == "none" else _draw_lines(measured, data, source)
-
-    def draw_steps(self, measured: xr.Dataset, *, source: str = "answer", backend: str) -> Figure | pd.DataFrame:
-        """Draw the rollout from a region at each step."""
-        data = _lines(measured, "rollout_steps", source, "step")
-        return data if backend == "none" else _draw_lines(measured, data, source)
-
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        return {f"to {name}": share for name, share in _from_answer(part).items()}
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        to = _from_answer(part)
-        gold, other = to["gold document"], to["another document"]
-        return (
-            f"Up to layer {number(mean(part['rollout_layer'].values), 2)}, where sources can still be distinguished, "
-            f"the answer of {model} draws {percent(gold, 1)} from the gold document and {percent(other, 1)} from each other "
-            f"one on average, {'more' if gold > other else 'less'} from the gold by {percent(abs(gold - other), 1)} of the "
-            f"row; {percent(to['query'], 1)} comes from the question and {percent(to['answer'])} from the answer itself."
-        )
 
     def sentences(self, measured: xr.Dataset) -> list[str]:
         positions = {int(p) for p in measured["gold_position"].values if p > 0}
@@ -210,29 +186,23 @@ def ordered(regions: list[str]) -> list[str]:
 
 def columns_of(target: str, regions: list[str], gold: list[str]) -> list[int]:
     """Indices of the regions that make up a target of flow."""
-    if target == "gold document":
+    if target == "gold":
         return [i for i, r in enumerate(regions) if r in gold]
-    if target == "another document":
+    if target == "others":
         return [i for i, r in enumerate(regions) if document_number(r) > 0 and r not in gold]
     return [i for i, r in enumerate(regions) if r == target]
 
 
-def _by_target(values_NXR: Array, measured: xr.Dataset) -> Array:
-    """Flow (target, sample, X) to each of the targets, mean over its regions; NaN for a target that a prompt lacks."""
-    regions = [str(r) for r in measured["region_to"].values]
-    found = np.full((len(TARGETS), *values_NXR.shape[:2]), np.nan)
-    for n, gold in enumerate(str(g) for g in measured["gold"].values):
-        for t, target in enumerate(TARGETS):
-            chosen = columns_of(target, regions, gold.split(", ") if gold else [])
-            if chosen:
-                found[t, n] = mean_over(values_NXR[n][:, chosen], 1)
-    return found
-
-
-def _from_answer(part: xr.Dataset) -> dict[str, float]:
-    """Mean rollout from the answer to each target."""
-    rows_NR = part["rollout"].sel(region="answer").values
-    return {name: mean(values) for name, values in zip(TARGETS, _by_target(rows_NR[:, None], part), strict=True)}
+def _to_targets(prefix: str, along: str, flow_XRR: Array, regions: list[str], gold: list[str]) -> dict[str, Any]:
+    """Flow from the answer to each target, mean over its regions, along a dimension; NaN for one that a prompt lacks."""
+    made = {}
+    for target in TARGETS:
+        columns = columns_of(target, regions, gold) if "answer" in regions else []
+        values_X = np.full(flow_XRR.shape[:-2], np.nan)
+        if columns:
+            values_X = mean_over(flow_XRR[..., regions.index("answer"), :][..., columns], -1)
+        made[prefix + target] = (along, values_X) if along else float(values_X)
+    return made
 
 
 def _always_at(measured: xr.Dataset, rows: Array) -> str:
@@ -322,22 +292,6 @@ def _cells(measured: xr.Dataset) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _lines(measured: xr.Dataset, name: str, source: str, along: str) -> pd.DataFrame:
-    """One row per model, target and layer or step: mean and std over samples of the flow from `source`."""
-    if source not in measured["region"].values:
-        known = ", ".join(map(str, measured["region"].values))
-        raise FloatLensError(f"there is no region {source!r} to start from; the regions are {known}")
-    values_NXR = measured[name].sel(region=source).transpose("sample", along, "region_to").values
-    per_target, models = _by_target(values_NXR, measured), measured["model"].values
-    parts = []
-    for model in dict.fromkeys(map(str, models)):
-        for t, target in enumerate(TARGETS):
-            mean, std, _ = spread(per_target[t, models == model])
-            columns = {"model": model, "to": target, along: measured[along].values, "mean": mean, "std": std}
-            parts.append(pd.DataFrame(columns).dropna(subset="mean"))
-    return pd.concat(parts, ignore_index=True)
-
-
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     models = list(dict.fromkeys(data["model"]))
     positions = sorted(set(data["gold_position"]))
@@ -395,28 +349,6 @@ def largest_of_interest(data: pd.DataFrame) -> float:
     """
     between = data[(data["region"] != data["region_to"]) & (data["region_to"] != "bos")]
     return max(float(between["flow"].max()), 1e-6)
-
-
-def _draw_lines(measured: xr.Dataset, data: pd.DataFrame, source: str) -> Figure:
-    models, along = models_of(measured), "layer" if "layer" in data else "step"
-    looks = style.looks_of([f"to {target}" for target in TARGETS])
-    with style.sheet():
-        figure = style.new_figure(2.5, width=max(3.6, min(style.WIDTH, 2.5 * len(models))))
-        grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
-        for axes, model in zip(grid, models, strict=True):
-            for target in TARGETS:
-                part = data[(data["model"] == model) & (data["to"] == target)]
-                draw.band(axes, part, along, scale=100, **looks[f"to {target}"])
-            axes.set(title=style.short(model), xlabel=along)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        grid[0].set_ylim(bottom=0)
-        grid[0].set_ylabel(f"flow from the {source} (%)")
-        figure.legend(
-            *grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(TARGETS), columnspacing=1.0
-        )
-        what = "attention by layer, no rollout" if along == "layer" else "rollout at each step"
-        style.caption(figure, f"Region flow, {what}; mean ± std over samples.")
-    return figure
 
 
 flow = register_finding(Flow())

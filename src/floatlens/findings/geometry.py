@@ -23,21 +23,20 @@ import pandas as pd
 import xarray as xr
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.errors import FloatLensError
-from floatlens.findings import draw, published, style
+from floatlens.findings import draw, style
 from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import Layers, choose_layers, few_layers, profile, spell
-from floatlens.findings.samples import Array, Traces, depths, halves, mean, mean_over, models_of, pick, require
+from floatlens.findings.samples import Array, Traces, depths, halves, mean, mean_over, pick, require
 from floatlens.stats import NAN
 from floatlens.trace.summarise import HEADS, group_mean, mean_over_heads, split
 from floatlens.trace.trace import Trace
 
 FACTORS = {"qk": "score q·k", "qk_norm": "norm product |q||k|", "qk_cos": "cos θ"}
 KEPT = {"advantage": "qk_advantage", "norm_part": "qk_norm_part", "angle_part": "qk_angle_part"}  # in a summary
-PARTS = {"advantage": "whole advantage", "norm_part": "from the norm", "angle_part": "from the angle"}
+PARTS = ("advantage", "norm_part", "angle_part")
 
 
 class Geometry(Finding):
@@ -75,11 +74,6 @@ class Geometry(Finding):
         shares = shares_by_half(numbers, depths(trace, np.array(layers)))
         by_layer = {name: ("layer", values) for name, values in numbers.items()}
         return xr.Dataset({**by_layer, **shares}, coords={"layer": layers})
-
-    def draw_split(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw the split by layer, one column per model; `paper` adds the published shares to the caption."""
-        data = draw.table_along(measured, {**PARTS, "value_ratio": ""})
-        return data if backend == "none" else _draw_split(data, measured, published.GEOMETRY if paper else "")
 
     def draw_heatmap(
         self,
@@ -261,39 +255,6 @@ def _draw_maps(trace: Trace, maps: list[tuple[Any, ...]], rule: str, head: int |
         marked = "framed" if maps[0][2] == "step" else "marked by triangles"
         style.caption(
             figure, f"{style.short(trace.model)}, {which}; anchors by {parse_rule(rule).id} {marked}; scores unscaled."
-        )
-    return figure
-
-
-def _draw_split(data: pd.DataFrame, measured: xr.Dataset, note: str = "") -> Figure:
-    models = models_of(measured)
-    looks: dict[str, dict[str, Any]] = {
-        "advantage": {"color": style.INK, "marker": "o"},
-        "norm_part": {"color": style.COLOURS[0], "marker": "s"},
-        "angle_part": {"color": style.COLOURS[1], "marker": "^"},
-    }
-    with style.sheet():
-        figure = style.new_figure(3.9, width=max(3.4, min(style.WIDTH, 2.4 * len(models))))
-        grid = figure.subplots(2, len(models), squeeze=False, sharex="col", height_ratios=(1.5, 1))
-        for column, model in enumerate(models):
-            upper, lower = grid[:, column]
-            for name, label in PARTS.items():
-                part = data[(data["model"] == model) & (data["number"] == name)]
-                draw.band(upper, part, label=label, **looks[name])
-            part = data[(data["model"] == model) & (data["number"] == "value_ratio")]
-            draw.band(lower, part, color=style.COLOURS[2], marker="D")
-            upper.axhline(0, color=style.FAINT, lw=0.6)
-            lower.axhline(1, color=style.FAINT, lw=0.6, ls="--")
-            lower.set_ylim(bottom=0)
-            upper.set_title(style.short(model))
-            lower.set_xlabel("layer")
-            lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        grid[0, 0].set_ylabel("score of anchors minus others")
-        grid[1, 0].set_ylabel("value norm,\nanchors / others")
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
-        style.caption(
-            figure,
-            f"Anchors by {measured.attrs['rule']}; exact (Shapley) split of unscaled q·k; ± std over samples. {note}",
         )
     return figure
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.samples import Array, depths, mean, mean_over, models_of, parts_of
+from floatlens.findings.samples import Array, depths, mean_over, models_of, parts_of
 from floatlens.findings.spelling import count, number
 from floatlens.stats import NAN
 from floatlens.trace.trace import Trace
@@ -40,7 +39,7 @@ class Heads(Finding):
     views = ("map", "depth")
     setting = "passages"
 
-    def measure_one(self, trace: Trace, *, top: float = 0.05) -> xr.Dataset:
+    def measure_one(self, trace: Trace) -> xr.Dataset:
         """Measure which heads copy from the gold document: scores in [0, 1] per sample, weighted by committed tokens.
 
         The attributes `used` and `left_out` hold the number of used samples, and why the others were left out.
@@ -51,7 +50,7 @@ class Heads(Finding):
             )
         reason = why_not(trace)
         found = {name: np.full([trace.data.sizes[d] for d in ("layer", "head")], np.nan) for name in SCORES}
-        overlap, n_tokens = NAN, 0
+        n_tokens = 0
         if not reason:
             count_S = trace.data["evidence_count"].values
             n_tokens = int(count_S.sum())
@@ -59,9 +58,6 @@ class Heads(Finding):
                 trace.data[name].transpose("step", "layer", "head").values for name in ("evidence_hit", "evidence_mass")
             )
             found["hit"], found["mass"] = step_mean(hit_SLH, count_S), step_mean(mass_SLH, count_S)
-            sets = [top_heads(one, top) for one in (hit_SLH + 1e-6 * mass_SLH)[count_S > 0]]  # ties are broken by mass
-            if len(sets) > 1:
-                overlap = float(np.mean([jaccard(x, y) for x, y in pairwise(sets)]))
         if "query_mass" in trace.data:
             found["query"] = trace.data["query_mass"].isel(step=0).transpose("layer", "head").values.astype(float)
         P, received = trace.prompt_length, trace.data.get("received")
@@ -77,7 +73,6 @@ class Heads(Finding):
                 "depth_beyond_half": depth["hit"] if not reason else NAN,
                 "depth_by_mass": depth["mass"],
                 "prompt_spread": ("layer", prompt_LH.std(axis=1)),
-                "overlap_steps": overlap,
                 "n_tokens": n_tokens,
                 "reason": np.array(reason, dtype=object),
             },
@@ -109,7 +104,6 @@ class Heads(Finding):
             "heads above 0.5": int((hit_LH > STRONG).sum()),
             "heads": int(np.isfinite(hit_LH).sum()),
             "score-weighted depth": definitions.retrieval_depth(hit_LH, mean_over(part["depth"].values, 0)),
-            "step-to-step overlap of the top heads": mean(part["overlap_steps"].values),
             "samples used": int((part["reason"].values == "").sum()),
         }
 
@@ -171,45 +165,10 @@ def table(traces: Any, **options: Any) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def stability(traces: Any, **options: Any) -> pd.DataFrame:
-    """Return the overlap of the top heads between samples and between steps, one row per model (Jaccard, 1 = the same)."""
-    found = []
-    for model, part in parts_of(heads.measure(traces, **options)):
-        part = part.isel(sample=np.flatnonzero(part["reason"].values == ""))
-        scores = part["hit"].values + 1e-6 * part["mass"].values
-        sets = [top_heads(one, float(part.attrs["top"])) for one in scores]
-        pairs = [jaccard(x, y) for x, y in combinations(sets, 2)]
-        n_heads = int(np.isfinite(scores[0]).sum()) if len(scores) else 0
-        chosen = len(sets[0]) if sets else 0
-        found.append(
-            {
-                "model": model,
-                "samples": len(sets),
-                "top_heads": chosen,
-                "between_samples": mean(np.array(pairs)),
-                "between_steps": mean(part["overlap_steps"].values),
-                "by_chance": chosen / (2 * n_heads - chosen) if n_heads else NAN,
-            }
-        )
-    return pd.DataFrame(found)
-
-
 def step_mean(values_SLH: Array, count_S: Array) -> Array:
     """Mean over steps, each weighted by the number of tokens it committed."""
     weight = count_S.astype(float)[:, None, None]
     return np.where(weight > 0, values_SLH * weight, 0.0).sum(axis=0) / max(float(count_S.sum()), 1.0)
-
-
-def top_heads(score_LH: Array, share: float) -> set[int]:
-    """The given share of heads with the highest scores, at least one."""
-    flat = np.where(np.isfinite(score_LH), score_LH, -1.0).ravel()
-    count = max(1, round(share * int(np.isfinite(score_LH).sum())))
-    return {int(i) for i in np.argsort(-flat, kind="stable")[:count]}
-
-
-def jaccard(x: set[int], y: set[int]) -> float:
-    """Overlap of two sets: 1 when they are the same."""
-    return len(x & y) / len(x | y) if x | y else float("nan")
 
 
 # Figures

@@ -17,7 +17,6 @@ from floatlens.paper import figures
 from floatlens.trace.trace import Trace
 
 NAMES = {"llada": "LLaDA (paper)", "dream": "Dream (paper)", "llama": "Llama (paper)", "qwen": "Qwen (paper)"}
-GEOMETRY = "LLaDA (paper): angle 62 % at layer 11, 134 % at layer 28"  # share in the anchors' advantage in score
 RULE = "as published"  # position 0 of ARMs, the strongest position of MDMs: what the curves actually show
 
 

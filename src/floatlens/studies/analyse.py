@@ -195,7 +195,7 @@ def _drawn(finding: Finding, measured: Any, mapped: Any, target: Path) -> list[D
 def _settings(finding: Finding, measured: Any) -> dict[str, str]:
     attributes = measured.attrs if isinstance(measured, xr.Dataset) else {}
     found: dict[str, str] = {}
-    for key, label in (("rule", "anchor rule"), ("score", "score"), ("top", "top share of heads")):
+    for key, label in (("rule", "anchor rule"), ("score", "score")):
         if attributes.get(key):
             found[label] = str(attributes[key])
     if "residual" in attributes:
