@@ -28,6 +28,7 @@ from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.samples import Array, depths, mean_over, models_of, parts_of
 from floatlens.findings.spelling import count, number
 from floatlens.stats import NAN
+from floatlens.trace.summarise import prompt_share
 from floatlens.trace.trace import Trace
 
 RETRIEVES, STRONG = 0.1, 0.5  # Wu et al. call a head a retrieval head from 0.1 on, and strong from 0.5
@@ -60,11 +61,12 @@ class Heads(Finding):
             found["hit"], found["mass"] = step_mean(hit_SLH, count_S), step_mean(mass_SLH, count_S)
         if "query_mass" in trace.data:
             found["query"] = trace.data["query_mass"].isel(step=0).transpose("layer", "head").values.astype(float)
-        P, received = trace.prompt_length, trace.data.get("received")
         prompt_LH = np.full((trace.data.sizes["layer"], 1), np.nan)
-        if received is not None:
-            prompt_SLH = np.nansum(received.transpose("step", "layer", "head", "position").values[..., :P], axis=-1)
-            prompt_LH = prompt_SLH.mean(axis=0, dtype=np.float64)
+        if "received_prompt" in trace.data:  # of a summary
+            prompt_LH = trace.data["received_prompt"].values
+        elif "received" in trace.data:
+            received = trace.data["received"].transpose("step", "layer", "head", "position")
+            prompt_LH = prompt_share(received.values, trace.prompt_length)
         depth_L = depths(trace, trace.data["layer"].values)
         depth = {name: definitions.retrieval_depth(found[name], depth_L) - 0.5 for name in ("hit", "mass")}
         return xr.Dataset(

@@ -41,6 +41,7 @@ def summarise(data: xr.Dataset, attention: str) -> xr.Dataset:
     |---|---|---|
     | received_mean, qk_mean, value_norm_mean, … | step, layer, position | mean over heads |
     | anchors | rule, step, layer, position | anchors by each rule, in the mean over heads |
+    | received_prompt | layer, head | share of received attention on the prompt, mean over steps |
     | received_lasting | layer, head | overlap of received attention in the first and the last quarter of the steps |
     | qk_advantage, qk_norm_part, qk_angle_part | rule, step, layer, head | the anchors' advantage in score, and its split |
     """
@@ -85,6 +86,7 @@ def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> di
         lasting_LH[n] = quarters_overlap(received[:, n].values)
     kept: dict[str, Any] = {
         "anchors": (("rule", "step", layer, "position"), anchors_RSLT),
+        "received_prompt": ((layer, "head"), prompt_share(received.values, int(data.attrs.get("prompt_length", 0)))),
         "received_lasting": ((layer, "head"), lasting_LH),
         "rule": ("rule", rules),
     }
@@ -102,6 +104,15 @@ def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> di
 
 
 # --- numbers of single heads, on arrays: computed from a full trace, or kept in its summary ------------------------------
+
+
+def prompt_share(a_SLHT: Array, prompt_length: int) -> Array:
+    """Share of received attention on the prompt (layer, head), mean over steps.
+
+    >>> prompt_share(np.array([0.5, 0.25, 0.25]).reshape(1, 1, 1, 3), 2)
+    array([[0.75]])
+    """
+    return np.asarray(np.nansum(a_SLHT[..., :prompt_length], axis=-1).mean(axis=0, dtype=np.float64))
 
 
 def quarters_overlap(a: Array) -> Array:
