@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from floatlens.interventions.effects import swap
 from floatlens.interventions.decoding_state import match_moved, moved_attention
+from floatlens.interventions.effects import swap
 
 
 def profile(seed: int, sink: float, length: int = 40) -> np.ndarray:

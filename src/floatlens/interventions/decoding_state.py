@@ -112,6 +112,7 @@ class DecodingState:
                 a_T = np.where(np.arange(len(logs_T)) >= pad, np.nan_to_num(received_RT[row]), 0.0)
                 moved_RT[row] = match_moved(a_T, logs_T, order)
         return moved_RT
+
     def columns(self, way: str, value: Any) -> Array:
         """Columns (B, N; for a kind B, T so far) by positions, region or kind; computed once per run, or once per step."""
         key = ("columns", way, value, self.step if way == "kind" else None)
