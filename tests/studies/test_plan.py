@@ -43,7 +43,7 @@ def test_no_claim_beyond_the_paper_is_primary() -> None:
 
 def test_findings_decide_which_parts_are_worked_on() -> None:
     assert planned(only=["heads"]).parts == ("traces",)
-    assert planned(only=["stress", "drift"]).parts == ("traces", "stress")
+    assert planned(only=["stress", "drift"]).parts == ("traces", "texts", "stress")
     with pytest.raises(FloatLensError, match="unknown finding 'drfit'; did you mean 'drift'"):
         choose_findings(only=["drfit"])
     with pytest.raises(FloatLensError, match="removes all"):

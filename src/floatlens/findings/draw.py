@@ -176,8 +176,8 @@ def lines(
 ) -> Figure | pd.DataFrame:
     """Draw one panel per number along a dimension, one line per model; `names` gives each number's label.
 
-    `zero`: the axes begin at 0. `shares`: the numbers lie between 0 and 1, and so do the axes. `note` is the caption; by
-    default, the anchor rule.
+    `zero`: the axes begin at 0. `shares`: the numbers lie between 0 and 1, and so do the axes. `note` begins the
+    caption, before the anchor rule.
     """
     table = table_along(measured, names, along)
     if backend == "none":
@@ -194,10 +194,15 @@ def lines(
             axes.set(xlabel=label, ylabel=text)
             if zero or shares:
                 axes.set_ylim(bottom=0, top=1.04 if shares else None)  # room for a marker at 1
-            axes.xaxis.set_major_locator(MaxNLocator(integer=along == "layer", nbins=6))
+            axes.xaxis.set_major_locator(
+                MaxNLocator(integer=along in ("layer", "step"), nbins=6 if len(names) < 4 else 4)
+            )
         style.legend(figure)
-        sentence = note or f"Anchors by {measured.attrs['rule']}"
-        style.caption(figure, f"{sentence}; mean ± std over {samples_per_model(measured)} per model.")
+        rule = measured.attrs.get("rule")
+        parts = [note, f"{'a' if note else 'A'}nchors by {rule}" if rule else ""]
+        style.caption(
+            figure, f"{'; '.join(filter(None, parts))}; mean ± std over {samples_per_model(measured)} per model."
+        )
     return figure
 
 
