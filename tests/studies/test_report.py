@@ -24,7 +24,7 @@ from floatlens.findings import style
 from floatlens.store.folder import RunFolder
 from floatlens.studies.analyse import Drawing, ReportTable, Section
 from floatlens.studies.drawing import inlined
-from floatlens.studies.page import About, csv_of, matrix, policy, render
+from floatlens.studies.page import About, csv_of, headline, matrix, policy, render
 from floatlens.studies.report import make
 from tests.browser import Visit, browser, open_page  # noqa: F401
 from tests.explorer.traces import planted
@@ -131,7 +131,7 @@ def test_hostile_text_is_shown_as_it_is_written(report: Path) -> None:
     text = report.read_text()
     assert text.count("window.hacked") > 10
     assert "<script>window.hacked" not in text and "<img src=x" not in text
-    assert "{{7*7}}" in text and "49" not in re.findall(r"<h1>(.*?)</h1>", text)[0]
+    assert "{{7*7}}" in text and "49" not in re.findall(r"<h1[^>]*>(.*?)</h1>", text)[0]
 
 
 def test_every_figure_says_what_it_shows(report: Path) -> None:
@@ -201,14 +201,27 @@ def test_figures_follow_the_colours_of_the_page() -> None:
     assert 'style="fill: var(--c1); stroke: var(--ink)"' in made and "#123456" in made
 
 
-def test_the_matrix_has_a_column_for_each_diffusion_model() -> None:
-    found = matrix(
-        [Section("drift", "Drift", claims=[claim(), claim(models=("dream", "arm")), claim(models=("mdm", "b"))])]
+def test_the_matrix_has_a_row_per_claim_by_question_and_a_column_per_model() -> None:
+    claims = [claim(), claim(models=("dream", "arm")), claim("fails", models=("mdm", "b"))]
+    one = Section("knowledge", "Knowledge", claims=[{**claim(models=("arm",)), "claim": "It reads"}])
+    found = matrix([Section("drift", "Drift", claims=claims), one])
+    assert found["columns"] == ["mdm", "dream", "arm"] and list(found["groups"]) == [
+        "Does it float?",
+        "Does it read better?",
+    ]
+    (row,) = found["groups"]["Does it float?"]
+    assert [[cell["symbol"] for cell in cells] for cells in row["cells"]] == [["●", "✕"], ["●"], []]
+    assert row["cells"][0][1]["hover"].startswith("mdm against b: fails; 0.2 [0.1 to 0.3], turnover; effect")
+
+
+def test_the_first_figure_of_a_section_states_the_finding() -> None:
+    assert headline([claim("inconclusive"), claim("holds"), claim("fails", models=("dream", "arm"))]) == (
+        "Anchors move: so in mdm against arm, not in dream against arm"
     )
-    assert found["columns"] == ["mdm", "dream"]
-    (row,) = found["rows"]
-    assert [len(cell) for cell in row["cells"]] == [2, 1]
-    assert [one["against"] for one in row["cells"][0]] == ["arm", "b"]
+    assert (
+        headline([claim("fails")]) == "Anchors move: not so (mdm against arm)"
+        and headline([claim("inconclusive")]) == ""
+    )
 
 
 def test_a_report_of_a_trace_run_shows_what_it_can_and_says_what_it_cannot(tmp_path: Path) -> None:
@@ -278,6 +291,14 @@ def test_page_and_figures_are_light_or_dark_together(report: Path, open_page: Op
     )
     assert (page_behind < 0.2 and figure_behind < 0.2) if dark else (page_behind > 0.9 and figure_behind > 0.9)
     assert abs(page_behind - page_text) > 0.5 and abs(figure_behind - figure_text) > 0.5
+
+
+def test_no_table_is_clipped_on_a_phone(report: Path, open_page: Open) -> None:  # noqa: F811
+    page = open_page(report.as_uri(), width=390, height=844).page
+    widths = page.eval_on_selector_all(
+        "table.matrix, table.verdicts", "tables => tables.map(t => t.getBoundingClientRect().right)"
+    )
+    assert widths and max(widths) <= 390
 
 
 def test_the_data_is_saved_as_plain_csv(report: Path, open_page: Open) -> None:  # noqa: F811

@@ -1,45 +1,55 @@
 """Verdicts in one line, and in sentences."""
 
-from floatlens.studies.sentences import count_verdicts, decided, say_aloud
+from floatlens.studies.sentences import count_verdicts, say_aloud
 
 
-def verdict(id, verdict, *models, value=0.3, n=20):
-    return {
-        "id": id,
-        "claim": id,
-        "verdict": verdict,
-        "models": list(models),
-        "value": value,
-        "n": n,
-        "source": "2601.07894",
-    }
+def verdict(id, verdict, *models, value=0.3, n=20, reason="", **details):
+    about = {"id": id, "claim": id, "verdict": verdict, "models": list(models), "value": value, "n": n}
+    return {**about, "source": "2601.07894", "reason": reason, "details": details}
 
 
 def test_verdicts_on_one_claim_are_counted():
     assert count_verdicts([verdict("a", "holds", "m"), verdict("a", "inconclusive", "m")]) == "holds 1, open 1"
     assert count_verdicts([verdict("a", "not testable here", "m", n=3)]) == "not testable here (1)"
-    assert decided([verdict("a", "fails", "m"), verdict("a", "not testable here", "m")]) == (1, 2)
 
 
-def test_three_sentences_name_the_models():
+def test_every_sentence_is_one_finding_with_its_number_and_unit():
+    token = "the interval lies above 0.1; the candidate is ','"
     claims = [
-        verdict("drift.renewal", "holds", "mdm", value=0.42),
-        verdict("drift.moves", "holds", "mdm", "arm"),
-        verdict("absorption.sink", "holds", "big", value=51.2),
-        verdict("absorption.sink", "fails", "arm", value=1.0),
-        verdict("knowledge.twice", "fails", "mdm", "arm"),
+        verdict("sink.first", "fails", "mdm", value=0.004),
+        verdict("sink.first", "holds", "big", value=0.442),
+        verdict("sink.type", "holds", "mdm", value=0.9, reason=token, candidate=[0.95, 0.9, 1.0]),
+        verdict("sink.back", "holds", "mdm", value=0.5, reason=token, out=[0.54, 0.4, 0.6], back=[0.0, 0.0, 0.0]),
+        verdict("sink.absent", "holds", "mdm", value=0.5, reason=token, out=[0.54, 0.4, 0.6]),
+        verdict("drift.moves", "fails", "mdm", "arm", value=-0.002),
+        verdict(
+            "knowledge.gain", "holds", "mdm", "arm", **{"gain of the MDM, points": 40.2, "gain of the ARM, points": 11}
+        ),
+        verdict("stress.noise", "holds", "mdm", "arm"),
     ]
-    anchors, sink, passages = say_aloud(claims)
-    assert "anchors of mdm float: up to 42 %" in anchors and "they move more in mdm than in arm" in anchors
-    assert sink == "The first token of big is a sink, with 51 points more than its share; that of arm is none."
-    assert passages == "Passages do not add twice as much to mdm as to arm."
-    assert say_aloud([]) == []
-
-
-def test_models_with_the_same_verdict_are_named_together():
-    claims = [verdict("knowledge.ahead", "fails", mdm, "arm") for mdm in ("a", "b")]
-    claims += [verdict("drift.moves", "holds", mdm, arm) for mdm in ("a", "b") for arm in ("arm", "big")]
     assert say_aloud(claims) == [
-        "They move more in a and b than in arm and a and b than in big.",
-        "With them a and b are not ahead of arm.",
+        "big gives its first token 44 points more attention than an even share; mdm gives it none.",
+        "mdm's sink is a token type: ',' draws it along in 95\N{NO-BREAK SPACE}% of its new places.",
+        "Without ',', mdm's anchors float: 54\N{NO-BREAK SPACE}% of their attention moves from window to window, "
+        "0\N{NO-BREAK SPACE}% with one put back.",
+        "Anchors move no more in mdm than in arm: a difference of −0.2 points of their attention.",
+        "Passages add 40 points of accuracy to mdm, and 11 to arm.",
+    ]
+
+
+def test_without_prose_the_sink_is_that_of_the_questions():
+    claims = [
+        verdict("absorption.sink", "fails", "arm", value=-3.6),
+        verdict("drift.renewal", "holds", "mdm", value=0.42),
+    ]
+    assert say_aloud(claims) == [
+        "arm gives its first token no more attention than an even share.",
+        "When mdm has written its answer, 42\N{NO-BREAK SPACE}% of the attention on its anchors lies elsewhere.",
+    ]
+
+
+def test_a_study_without_a_decided_claim_says_so():
+    assert say_aloud([]) == []
+    assert say_aloud([verdict("drift.moves", "inconclusive", "mdm", "arm")]) == [
+        "None of 1 verdict is decided: these samples are too few or too alike."
     ]

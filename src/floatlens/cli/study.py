@@ -151,7 +151,7 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
     """Print one line per claim, 80 columns wide; numbers and models are in the report and in claims.json."""
     from rich.text import Text
 
-    from floatlens.studies.sentences import by_claim, count_verdicts, decided, say_primary
+    from floatlens.studies.sentences import by_claim, count_verdicts, say_primary
 
     source, left_out = "", []
     for several in by_claim(claims).values():
@@ -167,10 +167,6 @@ def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
         verdicts = {claim["verdict"] for claim in measured}
         line.append(f"{text:>28}", style=COLOURS.get(next(iter(verdicts)), "yellow") if len(verdicts) == 1 else "")
         console.print(line, soft_wrap=True)
-    papers = [claim for claim in claims if claim["whose"] == PAPER and claim["n"]]
-    if papers:
-        yes, every = decided(papers)
-        console.print(f"Decided: {yes} of {every} verdicts on the paper's claims ({100 * yes / every:.0f} %).")
     console.print(f"{say_primary(claims)}.")
     if left_out:
         console.print(Text(f"Without data here: {'; '.join(left_out)}"))

@@ -78,7 +78,7 @@ class Absorption(Finding):
         return measured.assign_attrs(claim_rule=str(measured["rule"].values[0]))
 
     def draw_layers(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw absorption by layer, one line per model, one panel per rule; `paper` adds the published curves."""
+        """Draw absorption by depth for two rules, and its mean by every rule; `paper` adds the published curves."""
         data = table(measured)
         rules = list(dict.fromkeys(data["rule"]))
         if paper:
@@ -89,30 +89,28 @@ class Absorption(Finding):
         looks = style.looks_of(list(dict.fromkeys(data["model"])))
         last = data.groupby("model")["layer"].transform("max")
         drawn = data.assign(depth=data["layer"] / last.clip(lower=1))
+        by_depth = rules[: style.PANELS - 2]
         with style.sheet():
-            width = 3.4 * len(rules) if len(rules) < 3 else style.WIDTH
-            figure = style.new_figure(2.4 if len(rules) <= 3 else 4.0, width=width)
-            grid = style.panels(figure, len(rules), 3, sharex=True, sharey=True)
-            columns = grid.shape[1]
-            for axes, name in zip(grid.flat, rules, strict=False):
-                for model, look in looks.items():
-                    part = drawn[(drawn["rule"] == name) & (drawn["model"] == model)]
-                    if model not in models_of(measured):  # published curves are drawn in the background
-                        look = {**look, "ls": "--", "marker": "", "alpha": 0.7, "zorder": 1}
-                    draw.band(axes, part, "depth", **look)
-                axes.set_title(name)
-                axes.set_ylim(0, 100)
-                axes.set_xlim(-0.02, 1.02)
-            for axes in grid[:, 0]:
-                axes.set_ylabel("absorption (% of attention)")
-            for column in range(columns):
-                lowest = grid[(len(rules) - 1 - column) // columns, column]
-                lowest.set_xlabel("relative depth (0 first, 1 last layer)")
-                lowest.tick_params(labelbottom=True)
-            if len(rules) % columns and len(rules) > columns:
-                style.legend(figure, into=grid[-1, -1])
-            else:
-                style.legend(figure)
+            figure = style.new_figure(2.9)
+            ratios = [1.0] * len(by_depth) + ([0.35 * len(rules)] if len(rules) > 1 else [])
+            grid = figure.subplots(1, len(ratios), squeeze=False, sharey=True, width_ratios=ratios)[0]
+            for model, look in looks.items():
+                if model not in models_of(measured):  # published curves are drawn in the background
+                    look = {**look, "ls": "--", "marker": "", "alpha": 0.7, "zorder": 1}
+                of_model = drawn[drawn["model"] == model]
+                for axes, name in zip(grid, by_depth, strict=False):
+                    draw.band(axes, of_model[of_model["rule"] == name], "depth", **look)
+                if len(rules) > 1 and model in models_of(measured):
+                    means = of_model.groupby("rule")["mean"].mean().reindex(rules)
+                    aside = 0.12 * (list(looks).index(model) - (len(looks) - 1) / 2)
+                    grid[-1].plot(np.arange(len(rules)) + aside, means, **{**look, "ls": "none"})
+            for axes, name in zip(grid, by_depth, strict=False):
+                axes.set(title=name, xlabel="relative depth (0 first, 1 last layer)", xlim=(-0.02, 1.02), ylim=(0, 100))
+            if len(rules) > 1:
+                grid[-1].set_title("all rules, mean over layers")
+                grid[-1].set_xticks(range(len(rules)), labels=rules, rotation=35, ha="right")
+            grid[0].set_ylabel("absorption (% of attention)")
+            style.legend(figure)
             n = samples_per_model(measured)
             style.caption(figure, f"Attention on the anchors, by anchor rule; mean ± std over {n} per model.")
         return figure

@@ -226,6 +226,7 @@ def maps(
         frames = [pd.DataFrame({"value": v.ravel()}, index=index).assign(model=title) for title, v in means.items()]
         return pd.concat(frames).reset_index().dropna().reset_index(drop=True)
     shown = {title: values for title, values in means.items() if np.isfinite(values).any()}
+    shown = dict(list(shown.items())[: style.PANELS])
     every = np.concatenate([values[np.isfinite(values)] for values in shown.values()]) if shown else np.zeros(1)
     look: dict[str, Any] = {"cmap": SEQUENTIAL, "vmin": float(every.min()), "vmax": float(every.max())}
     with style.sheet():

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
@@ -140,15 +141,21 @@ class Drift(Finding):
     ) -> Figure | pd.DataFrame:
         """Draw received attention, steps × positions, with anchors and commits; one column per model, one row per layer.
 
-        Layers are those given, "average", or by default the first, middle and last. `positions` selects a part of the
+        Layers are those given, "average", or by default as many as make four maps. `positions` selects a part of the
         sequence. `paper` adds the published maps of LLaDA, layers 0 and 31.
         """
         panels = []
-        for trace in pick(traces, sample):
+        chosen = pick(traces, sample)
+        room = style.PANELS - 2 * paper
+        if layer is None:  # as many panels as can be compared at a glance
+            chosen = chosen[:room]
+        for trace in chosen:
             require(trace, means=self.needs_means, finding=self.name)
-            a = profile(trace, few_layers(trace) if layer is None else layer)
-            anchors = find_anchors(a.values, rule, trace.attention_kind)
-            panels += [(trace, int(n), a.values[:, i], anchors[:, i]) for i, n in enumerate(a["layer"].values)]
+            few = few_layers(trace)
+            some = few[-1:] if room // len(chosen) == 1 else [few[0], few[-1]] if room // len(chosen) == 2 else few
+            found = profile(trace, some if layer is None else layer)
+            anchors = find_anchors(found.values, rule, trace.attention_kind)
+            panels += [(trace, int(n), found.values[:, i], anchors[:, i]) for i, n in enumerate(found["layer"].values)]
         if paper:
             trace = published.temporal_trace()
             for place, index in enumerate(map(int, trace.data["layer"].values)):
@@ -345,6 +352,7 @@ def _cells(trace: Trace, layer: int, a_ST: Array, anchors_ST: Array, positions: 
 def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: slice | None) -> Figure:
     by_model = {trace.model: [panel for panel in panels if panel[0].model == trace.model] for trace, *_ in panels}
     rows = max(map(len, by_model.values()))
+    norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(a_ST, initial=1e-9)) for _, _, a_ST, _ in panels))
     with style.sheet():
         width = max(style.WIDTH, COLUMN * len(by_model))
         figure = style.new_figure(0.9 + 1.35 * rows, width)
@@ -355,14 +363,13 @@ def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: s
                     axes.set_axis_off()
                     continue
                 last = row == len(several) - 1
-                mesh = _panel(
-                    axes, *several[row], positions, int(TOKENS_PER_INCH * width / len(by_model)) if last else 0
-                )
-                figure.colorbar(mesh, ax=axes, pad=0.01, aspect=12).ax.tick_params(labelsize=6)
+                readable = int(TOKENS_PER_INCH * width / len(by_model)) if last else 0
+                mesh = _panel(axes, *several[row], positions, readable, norm)
                 if axes is not grid[row, 0] and axes.get_ylabel() == grid[row, 0].get_ylabel():
                     axes.set_ylabel("")
             trace = several[0][0]
             column[0].set_title(f"{style.short(trace.model)}\n{trace.kind.upper()}", pad=14, weight="bold")
+        figure.colorbar(mesh, ax=grid, pad=0.01, aspect=24).ax.tick_params(labelsize=6)
         style.caption(
             figure,
             f"Received attention (mean over heads and queries); hatched or framed: anchors by {parse_rule(rule).id}; "
@@ -372,13 +379,20 @@ def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: s
 
 
 def _panel(
-    axes: Axes, trace: Trace, layer: int, a_ST: Array, anchors_ST: Array, positions: slice | None, readable: int
+    axes: Axes,
+    trace: Trace,
+    layer: int,
+    a_ST: Array,
+    anchors_ST: Array,
+    positions: slice | None,
+    readable: int,
+    norm: Normalize,
 ) -> AxesImage:
     """Draw one map. `readable` is the number of tokens that fit the axis, 0 for a panel without labels."""
     start, stop, _ = (positions or slice(None)).indices(a_ST.shape[1])
     shown, steps = slice(start, stop), trace.data["step"].values
     values, tokens = a_ST[:, shown], trace.texts()[shown]
-    mesh = draw.attention_map(axes, values)
+    mesh = draw.attention_map(axes, values, norm=norm)
     draw.hatch_anchors(axes, anchors_ST[:, shown])
     draw.name_rows(axes, steps.tolist())
     draw.commit_front(axes, trace.data["committed_at"].values[shown], steps)

@@ -293,8 +293,11 @@ def _cells(measured: xr.Dataset) -> pd.DataFrame:
 
 
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models = list(dict.fromkeys(data["model"]))
-    positions = sorted(set(data["gold_position"]))
+    every = sorted(set(data["gold_position"]))
+    models, left_out = style.shown(list(dict.fromkeys(data["model"])), style.PANELS if len(every) == 1 else 2)
+    count = min(len(every), style.PANELS // len(models))
+    positions = [every[round(n * (len(every) - 1) / max(count - 1, 1))] for n in range(count)]
+    norm = PowerNorm(0.5, 0.0, 100 * largest_of_interest(data))
     with style.sheet():
         width = max(3.4, min(style.WIDTH, 1.6 + 1.8 * len(positions)))
         side_length = (width - 1.6) / len(positions)
@@ -302,7 +305,6 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
         grid = figure.subplots(len(models), len(positions), squeeze=False)
         for row, model in enumerate(models):
             regions = ordered(list(dict.fromkeys(data.loc[data["model"] == model, "region_to"])))
-            norm = PowerNorm(0.5, 0.0, 100 * largest_of_interest(data[data["model"] == model]))
             for column, position in enumerate(positions):
                 axes = grid[row, column]
                 part = data[(data["model"] == model) & (data["gold_position"] == position)]
@@ -337,8 +339,8 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
         how = "rollout without residual"
         if measured.attrs["residual"]:
             how = f"rollout with residual (A + I)/2 to layer {float(measured['rollout_layer'].mean()):.1f} on average"
-        text = "mean over steps and samples; the gold document's column is framed. Each model has its own scale"
-        style.caption(figure, f"Region flow, {how}, {text}; flow to bos may lie beyond it.")
+        text = "mean over steps and samples; the gold document's column is framed"
+        style.caption(figure, f"Region flow, {how}, {text}; flow to bos may lie beyond the scale.{left_out}")
     return figure
 
 

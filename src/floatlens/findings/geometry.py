@@ -94,7 +94,7 @@ class Geometry(Finding):
         trace = pick(traces, sample)[0]
         single = () if head is None else tuple(FACTORS)
         require(trace, *single, means=["received", *FACTORS], finding=self.name)
-        maps = _maps(trace, few_layers(trace) if layer is None else choose_layers(trace, layer), rule, head, step)
+        maps = _maps(trace, few_layers(trace)[-1:] if layer is None else choose_layers(trace, layer), rule, head, step)
         if backend == "none":
             return pd.concat([_cells(trace, *one) for one in maps], ignore_index=True)
         return _draw_maps(trace, maps, rule, head)

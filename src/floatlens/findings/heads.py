@@ -202,8 +202,9 @@ def _note(measured: xr.Dataset) -> str:
 
 
 def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models = list(dict.fromkeys([*models_of(measured), *data["model"]]))
+    models, left_out = style.shown(list(dict.fromkeys([*models_of(measured), *data["model"]])))
     rows = [s for s in SCORES if (data["score"] == s).any()] or ["hit"]
+    rows = rows[: max(1, style.PANELS // len(models))]
     with style.sheet():
         figure = style.new_figure(0.7 + 2.2 * len(rows), width=max(3.4, min(style.WIDTH, 2.5 * len(models))))
         grid = figure.subplots(len(rows), len(models), squeeze=False)
@@ -229,12 +230,12 @@ def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                 if row == 0:
                     axes.set_title(style.short(model))
             next((axes for axes in grid[row] if axes.axison), grid[row, 0]).set_ylabel(f"{SCORES[name]}\nlayer")
-        style.caption(figure, f"Mean over samples. {_note(measured)}")
+        style.caption(figure, f"Mean over samples. {_note(measured)}{left_out}")
     return figure
 
 
 def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models = models_of(measured)
+    models, left_out = style.shown(models_of(measured))
     with style.sheet():
         figure = style.new_figure(2.5, width=max(3.4, min(style.WIDTH, 2.4 * len(models))))
         grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
@@ -248,7 +249,7 @@ def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
         most = int(data["heads"].max())
         grid[0].set_ylabel(f"retrieval heads (of {most} per layer)")
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
-        style.caption(figure, f"Copy score at the commit step, mean over samples. {_note(measured)}")
+        style.caption(figure, f"Copy score at the commit step, mean over samples. {_note(measured)}{left_out}")
     return figure
 
 

@@ -21,11 +21,10 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.sources import CLOSED, OPEN
-from floatlens.evaluation.table import COLUMNS, table1
 from floatlens.findings import published, style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.samples import check_score, parts_of, per_question
-from floatlens.findings.spelling import listed, percent, points
+from floatlens.findings.spelling import listed, number, percent, points
 from floatlens.findings.style import short
 from floatlens.findings.verdict import Outcome, contrast
 
@@ -72,12 +71,13 @@ class Knowledge(Finding):
             numbers = pd.concat([numbers, published.knowledge_rows(measured.attrs["score"])], ignore_index=True)
         if backend == "none":
             return numbers
-        looks, sets = style.looks_of(list(dict.fromkeys(numbers["model"]))), list(dict.fromkeys(numbers["data"]))
-        columns = min(3, len(sets))
+        looks, every = style.looks_of(list(dict.fromkeys(numbers["model"]))), list(dict.fromkeys(numbers["data"]))
+        sets = every if len(every) <= style.PANELS else [*every[: style.PANELS - 1], every[-1]]
+        columns = min(2, len(sets))
         rows = -(-len(sets) // columns)
         with style.sheet():
             drawn = style.new_figure(0.9 + (0.5 + 0.28 * len(looks)) * rows)
-            grid = style.panels(drawn, len(sets), 3, sharex=True)
+            grid = style.panels(drawn, len(sets), 2, sharex=True)
             for axes, data in zip(grid.flat, sets, strict=False):
                 here = [model for model in looks if ((numbers["data"] == data) & (numbers["model"] == model)).any()]
                 for y, model in enumerate(here):
@@ -94,7 +94,7 @@ class Knowledge(Finding):
             about = (
                 "Hollow: without passages; filled: with; lines: 95 % intervals over questions; right: gain in points."
             )
-            style.caption(drawn, about)
+            style.caption(drawn, about + style.shown(every)[1])
         return drawn
 
     def tables(self, measured: xr.Dataset) -> list[ReportTable]:
@@ -140,21 +140,21 @@ def table(answers: Any, **options: Any) -> pd.DataFrame:
 
 
 def _table1(measured: xr.Dataset) -> ReportTable:
-    """The paper's Table 1, one row per model, condition and data set, so that it can be read on a phone."""
-    entries = []
+    """The scores of Table 1, one row per data set and model, so that it can be read on a phone; best in bold."""
     data, models = measured["data"].values, measured["model"].values
-    for model, label in dict.fromkeys(zip(models, data, strict=True)):
+    rows, best, strong = [], dict[tuple[str, int], float](), set[tuple[int, int]]()
+    scores = []
+    for model, label in sorted(dict.fromkeys(zip(models, data, strict=True)), key=lambda pair: str(pair[1])):
         part = measured.isel(sample=(models == model) & (data == label))
-        for condition in CONDITIONS:
-            scores = {name: float(part[name].sel(condition=condition).mean()) for name, _ in COLUMNS}
-            known = {name: value for name, value in scores.items() if value == value}
-            entries.append({"model": short(str(model)), "condition": condition, "data": str(label), **known})
-    made = table1(entries)
-    rows = [[name, *(cell.plain() for cell in cells)] for name, cells in made.rows]
-    strong = {(i, j + 1) for i, (_, cells) in enumerate(made.rows) for j, cell in enumerate(cells) if cell.best}
-    return ReportTable(
-        "Table 1 of the paper: scores in %, best in bold, gain in brackets", ["model", *made.heads], rows, strong
-    )
+        found = [100 * float(part[name].sel(condition=how).mean()) for how in CONDITIONS for name in ("accuracy", "f1")]
+        for column, value in enumerate(found):
+            best[str(label), column] = max(value, best.get((str(label), column), value))
+        scores.append((str(label), found))
+        rows.append([str(label), short(str(model)), *(number(value) for value in found)])
+    for row, (label, found) in enumerate(scores):
+        strong |= {(row, column + 2) for column, value in enumerate(found) if value == best[label, column]}
+    heads = [f"{name} {how}" for how in ("without", "with passages") for name in ("accuracy", "F1")]
+    return ReportTable("The paper's Table 1 on these models, scores in %", ["data", "model", *heads], rows, strong)
 
 
 def _means(measured: xr.Dataset) -> list[tuple[str, float, float, float, int]]:

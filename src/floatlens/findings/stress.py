@@ -77,10 +77,11 @@ class Stress(Finding):
         looks = style.looks_of(list(dict.fromkeys(numbers["model"])))
         lines = list(dict.fromkeys(zip(numbers["model"], numbers["intervention"], strict=True)))
         under = list(dict.fromkeys(numbers["intervention"]))
-        panels = list(dict.fromkeys(zip(numbers["stress"], numbers["data"], strict=True)))
+        every = list(dict.fromkeys(zip(numbers["stress"], numbers["data"], strict=True)))
+        panels, left_out = style.shown(every)
         with style.sheet():
-            drawn = style.new_figure(0.8 + 1.75 * -(-len(panels) // min(3, len(panels))))
-            grid = style.panels(drawn, len(panels), 3, sharey=True)
+            drawn = style.new_figure(2.55)
+            grid = style.panels(drawn, len(panels), style.PANELS, sharey=True)
             for axes, (stress, data) in zip(grid.flat, panels, strict=False):
                 part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
                 for index, (model, intervention) in enumerate(lines):
@@ -97,7 +98,10 @@ class Stress(Finding):
                 axes.set_ylabel(f"{score} (%)")
             style.legend(drawn, len(looks) if len(lines) == len(looks) else 1)
             n = int(numbers["n"].max())
-            style.caption(drawn, f"Mean over up to {n} questions; bands and bars: 95 % bootstrap intervals.")
+            style.caption(
+                drawn,
+                f"Mean over up to {n} questions; bands and bars: 95 % bootstrap intervals.{left_out}",
+            )
         return drawn
 
     def tables(self, measured: xr.Dataset) -> list[ReportTable]:

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib as mpl
 import pandas as pd
@@ -19,6 +19,8 @@ from matplotlib.figure import Figure
 
 from floatlens.files import atomic_write
 
+T = TypeVar("T")
+PANELS = 4  # of a figure at most
 WIDTH = 7.0  # inches: the text width of a two-column page
 SEQUENTIAL = "magma_r"
 DIVERGING = "PuOr"
@@ -81,16 +83,38 @@ def caption(figure: Figure, text: str) -> None:
     figure.supxlabel(lines, fontsize=6.5, color="#555555", x=0.01, ha="left")
 
 
+_order: list[str] = []  # of the models of a report, see `same_looks`
+
+
+@contextmanager
+def same_looks(models: Sequence[str]) -> Iterator[None]:
+    """Inside a block, a model has the same colour in every figure: that of its place among all models of a report."""
+    before = list(_order)
+    _order[:] = dict.fromkeys(models)
+    try:
+        yield
+    finally:
+        _order[:] = before
+
+
 def looks_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and label of each name, in order, so that lines differ without colour too.
 
     >>> looks_of(["org/a"])["org/a"]
     {'color': '#0072B2', 'marker': 'o', 'label': 'a'}
     """
+    order = list(dict.fromkeys([*_order, *names])) if set(names) & set(_order) else list(names)
     return {
         name: {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "label": short(name)}
-        for n, name in enumerate(names)
+        for n, name in enumerate(order)
+        if name in names
     }
+
+
+def shown(names: Sequence[T], most: int = PANELS) -> tuple[list[T], str]:
+    """The first names, as many as a figure has panels, and a remark if some are left out."""
+    kept = list(names)[:most]
+    return kept, f" {len(kept)} of {len(names)} are shown; the data has all." if len(kept) < len(names) else ""
 
 
 def colour_of(names: Sequence[str]) -> dict[str, str]:

@@ -89,7 +89,7 @@ class Tokens(Finding):
         data = table(measured)
         if backend == "none":
             return data
-        models = models_of(measured)
+        models, left_out = style.shown(models_of(measured))
         names = [str(k) for k in measured["kind"].values]
         shades = SHADES if set(names) <= set(SHADES) else {"structural": "#2171b5", "lexical": "#fd8d3c"}
         with style.sheet():
@@ -118,7 +118,8 @@ class Tokens(Finding):
             handles, labels = grid[0].get_legend_handles_labels()
             figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
             style.caption(
-                figure, f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges."
+                figure,
+                f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges.{left_out}",
             )
         return figure
 

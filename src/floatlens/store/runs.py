@@ -22,6 +22,7 @@ MODELS = "models"
 CAUSES = "causes"  # inside a model's run, with interventions
 REPLAYS = "replays"  # inside a model's run, traces of given texts
 TEXTS = "texts"  # inside a model's run, prose that was read under several conditions
+SWITCH = "switch"  # inside a model's run, two traces of one text: without the token that becomes the sink, and with it
 
 
 def save_run(
@@ -60,7 +61,7 @@ def all_runs(run: RunFolder) -> list[RunFolder]:
         models = sorted({name.split("/")[1] for name in run.storage.names(MODELS)})
     else:
         models = sorted(path.name for path in (run.path / MODELS).glob("*"))
-    inside = ((MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,), (TEXTS,)))
+    inside = ((MODELS, model, *more) for model in models for more in ((), (CAUSES,), (REPLAYS,), (TEXTS,), (SWITCH,)))
     return [run, *_existing(run, inside)]
 
 

@@ -20,7 +20,15 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.files import atomic_write
 from floatlens.findings import style
-from floatlens.findings.finding import CONDITIONS, FINDINGS, Finding, ReportTable, condition_of, traces_for
+from floatlens.findings.finding import (
+    CONDITIONS,
+    FINDINGS,
+    Finding,
+    ReportTable,
+    condition_of,
+    describe_setting,
+    traces_for,
+)
 from floatlens.findings.spelling import count
 from floatlens.store.engine import ProgressCallback, as_one
 from floatlens.store.folder import RunFolder
@@ -76,7 +84,8 @@ def analyse(
         section.claims = [verdict.to_dict() for verdict in finding.claims(measured)]
         section.settings = _settings(finding, measured)
         _write_numbers(measured, target / NUMBERS / f"{name}.parquet")
-        section.drawings = _drawn(finding, measured, _mapped(source, folders, shown), target / FIGURES)
+        with style.same_looks([str(folder.manifest.get("asked", {}).get("model", "")) for folder in folders]):
+            section.drawings = _drawn(finding, measured, _mapped(source, folders, shown), target / FIGURES)
         section.seen, section.tables = finding.sentences(measured), finding.tables(measured)
         section.notes = finding.notes(measured)
     except Exception as error:  # any failure is reported in the finding's section; the other findings continue
@@ -202,7 +211,8 @@ def _settings(finding: Finding, measured: Any) -> dict[str, str]:
         found["residual"] = "(A + I)/2" if attributes["residual"] else "none"
     if isinstance(measured, xr.Dataset) and "sample" in measured.sizes:
         found["measured on"] = count(measured.sizes["sample"], NOUNS.get(finding.reads, "question"))
-    found["intervals"] = "95 % over samples, see docs/intervals.md"
+        found["setting"] = describe_setting(str(attributes.get("setting", finding.setting)))
+    found["intervals"] = "95 % over samples"
     return found
 
 

@@ -5,17 +5,13 @@ Nothing in it can run or fetch anything: elements and attributes come from an al
 
 from __future__ import annotations
 
-import html
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
-from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.findings.style import COLOURS, FAINT, INK
 from floatlens.findings.tokens import SHADES
 
-WIDTH, HEIGHT, EDGE = 132, 18, 5  # of a whisker
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 ELEMENTS = {
     "svg", "g", "path", "text", "tspan", "use", "defs", "clipPath", "rect", "circle", "ellipse", "line", "polyline",
@@ -97,40 +93,3 @@ def _coloured(value: str) -> str:
 def _variable(colour: str) -> str:
     name = VARIABLES.get(colour.lower())
     return f"var(--{name})" if name else colour
-
-
-def whisker_reach(claims: Iterable[dict[str, Any]]) -> float:
-    """Return the largest distance from the smallest effect among the claims, so that a row shares one scale."""
-    numbers = [
-        abs(x - smallest_effect(claim))
-        for claim in claims
-        for x in (claim["value"], *claim["interval"])
-        if x is not None
-    ]
-    return max(numbers, default=0.0) or 1.0
-
-
-def smallest_effect(claim: dict[str, Any]) -> float:
-    """Return the smallest effect that matters, 0 for a claim without one."""
-    return float(claim.get("effect") or 0.0)
-
-
-def whisker(claim: dict[str, Any], most: float, said: str) -> str:
-    """Return a word-sized drawing of a statistic, its interval and the smallest effect that matters, as SVG."""
-
-    def x(value: float) -> float:
-        return round(WIDTH / 2 + (value - smallest_effect(claim)) / most * (WIDTH / 2 - EDGE), 1)
-
-    middle = HEIGHT / 2
-    parts = [f'<line class="zero" x1="{WIDTH / 2}" x2="{WIDTH / 2}" y1="1" y2="{HEIGHT - 1}"/>']
-    low, high = claim["interval"]
-    if low is not None and high is not None:
-        parts.append(f'<line class="range" x1="{x(low)}" x2="{x(high)}" y1="{middle}" y2="{middle}"/>')
-    if claim["value"] is not None:
-        parts.append(f'<circle class="dot" cx="{x(claim["value"])}" cy="{middle}" r="3.4"/>')
-    kind = html.escape(str(claim["verdict"]).replace(" ", "-"))
-    label = html.escape(said)
-    return (
-        f'<svg class="whisker {kind}" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
-        f'aria-label="{label}">{"".join(parts)}</svg>'
-    )

@@ -23,15 +23,25 @@ from floatlens.explorer.page import embed, script_hashes
 from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
 from floatlens.findings.verdict import correct_primary
-from floatlens.stats import VERDICTS
-from floatlens.studies.analyse import Section
-from floatlens.studies.drawing import inlined, whisker, whisker_reach
-from floatlens.studies.sentences import say_aloud, say_primary
+from floatlens.stats import DEPENDS, FAILS, HOLDS, INCONCLUSIVE, NOT_TESTABLE, VERDICTS
+from floatlens.studies.analyse import Drawing, Section
+from floatlens.studies.drawing import inlined
+from floatlens.studies.sentences import by_claim, say_aloud, say_primary
 from floatlens.version import __version__
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
-MOST_OPEN = 10  # a report with more sections is folded: their headings, questions and sentences stay open
+MOST_OPEN = 12  # a report with more sections shows no figure open: their headings, questions and sentences stay
+MOST_SEEN = 4  # sentences beside a figure; the others are folded
 ROOM = 1_500_000  # maximum characters of a figure's data; more than 300,000 rows of a heat map
+SYMBOLS = {HOLDS: "●", FAILS: "✕", INCONCLUSIVE: "◐", DEPENDS: "◇", NOT_TESTABLE: "–"}
+QUESTIONS = {  # of a reader, and the findings that answer them
+    "Does it float?": ("drift", "similarity", "cache", "locality"),
+    "Is there a sink?": ("absorption", "sink", "softness", "massive", "values"),
+    "What are anchors?": ("geometry", "tokens"),
+    "What are they for?": ("heads", "flow", "links", "causes", "decision"),
+    "Does it read better?": ("knowledge", "stress"),
+}
+OTHER = "Further claims"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -70,35 +80,39 @@ class Download:
     missing: str = ""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure as the page shows it."""
-
-    stem: str
-    title: str
-    reading: str
-    svg: Markup
-    data: Download
-
-
-def render(about: About, sections: Sequence[Section], figures: Path, films: Sequence[dict[str, Any]] = ()) -> str:
-    """Return the report as HTML; `figures` is the folder with the sections' figures."""
+def render(
+    about: About,
+    sections: Sequence[Section],
+    figures: Path,
+    films: Sequence[dict[str, Any]] = (),
+    opening: Drawing | None = None,
+) -> str:
+    """Return the report as HTML; `figures` is the folder with the sections' figures and with that of the first screen."""
     template = _environment().get_template(TEMPLATE)
     style, script = (_asset(name) for name in (STYLE, SCRIPT))
     claims = [claim for section in sections for claim in section.claims]
     correct_primary(claims)
     return template.render(
         about=about,
+        opening=_figure(opening, figures, "The same scale for both maps.") if opening else None,
         sections=[
-            {**asdict(section), "figures": _figures(section, figures), "claim_rows": claim_rows(section.claims)}
+            {
+                **asdict(section),
+                "figures": [_figure(each, figures, " ".join(section.seen)) for each in section.drawings],
+                "headline": headline(section.claims),
+                "claim_rows": [{**claim, **_cell(claim)} for claim in section.claims],
+            }
             for section in sections
         ],
         matrix=matrix(sections),
         tally={verdict: n for verdict in VERDICTS if (n := sum(claim["verdict"] == verdict for claim in claims))},
+        symbols=SYMBOLS,
+        most_seen=MOST_SEEN,
         aloud=say_aloud(claims),
         primary=say_primary(claims),
         folded=len(sections) > MOST_OPEN,
         explorer=Markup(embed(films, "films")) if films else "",
+        switch=len({film["model"] for film in films[:2]}) < len(films[:2]),
         films=[
             {"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films
         ],
@@ -119,63 +133,69 @@ def policy(script: str, films: bool) -> str:
 
 
 def matrix(sections: Sequence[Section]) -> dict[str, Any]:
-    """Return the claims as rows and the MDMs as columns; a cell holds the verdict against each ARM, or on the MDM alone.
+    """Return the claims as rows in groups by question, and the models as columns.
 
-    A claim that was not measured on any model is shown in the first column.
+    A cell holds the verdict on a model, or on an MDM against each ARM. A claim that was not measured on any model is shown
+    in the first column.
     """
     named = (short(claim["models"][0]) for section in sections for claim in section.claims if claim["models"])
-    columns = dict.fromkeys(named) or {"–": None}
-    rows: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    columns = list(dict.fromkeys(named)) or ["–"]
+    groups: dict[str, dict[str, dict[str, Any]]] = {question: {} for question in (*QUESTIONS, OTHER)}
     for section in sections:
+        question = next((q for q, names in QUESTIONS.items() if section.name in names), OTHER)
         for claim in section.claims:
-            column = short(claim["models"][0]) if claim["models"] else next(iter(columns))
-            rows.setdefault((section.name, claim["claim"]), {}).setdefault(column, []).append(claim)
-    made = []
-    for (name, text), cells in rows.items():
-        every = [claim for several in cells.values() for claim in several]
-        reach = whisker_reach(every)
-        shown = [[_cell(claim, reach) for claim in cells.get(column, [])] for column in columns]
-        statistic = f"{every[0]['statistic']}; smallest effect that matters: {number(every[0].get('effect'))}"
-        whose = every[0].get("whose", "") + ("; primary" if every[0].get("primary") else "")
-        made.append({"section": name, "claim": text, "whose": whose, "statistic": statistic, "cells": shown})
-    return {"columns": list(columns), "rows": made}
+            about = {"section": section.name, "claim": claim["claim"], "primary": claim.get("primary")}
+            about |= {"whose": claim.get("whose", ""), "cells": [[] for _ in columns]}
+            row = groups[question].setdefault(claim["claim"], about)
+            row["cells"][columns.index(short(claim["models"][0])) if claim["models"] else 0].append(_cell(claim))
+    return {"columns": columns, "groups": {q: list(rows.values()) for q, rows in groups.items() if rows}}
 
 
-def claim_rows(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the claims of one section with their verdicts and reasons."""
-    reach = {text: whisker_reach([c for c in claims if c["claim"] == text]) for text in {c["claim"] for c in claims}}
-    return [{**claim, **_cell(claim, reach[claim["claim"]])} for claim in claims]
+def headline(claims: Sequence[dict[str, Any]]) -> str:
+    """The finding as the title of a figure: the first claim that is decided, and on which models; empty if none is.
+
+    >>> decided = {"claim": "The MDM's anchors move", "verdict": "holds", "models": ["a"]}
+    >>> headline([decided, {**decided, "verdict": "fails", "models": ["b"]}])
+    "The MDM's anchors move: so in a, not in b"
+    """
+    for several in by_claim(claims).values():
+        yes, no = (
+            [" against ".join(map(short, c["models"])) for c in several if c["verdict"] == v] for v in (HOLDS, FAILS)
+        )
+        if yes and no:
+            return f"{several[0]['claim']}: so in {listed(yes)}, not in {listed(no)}"
+        if yes or no:
+            return f"{several[0]['claim']}{'' if yes else ': not so'} ({listed(yes or no)})"
+    return ""
 
 
-def _cell(claim: dict[str, Any], reach: float) -> dict[str, Any]:
+def _cell(claim: dict[str, Any]) -> dict[str, Any]:
     low, high = claim["interval"]
-    value = number(claim["value"])
+    value, effect = number(claim["value"]), number(claim.get("effect"))
     interval = "" if low is None else f"{number(low)} to {number(high)}"
-    text = f"{claim['verdict']}: {value}" + (f", 95 % interval {interval}" if interval else "")
+    names = listed([short(m) for m in claim["models"]], "against")
+    text = f"{names}: {claim['verdict']}"
+    if claim["value"] is not None:
+        text += f"; {value}" + (f" [{interval}]" if interval else "") + f", {claim['statistic']}; effect {effect}"
+    if claim["verdict"] == NOT_TESTABLE:
+        text += f"; {claim['reason']}"
     return {
         "verdict": claim["verdict"],
+        "symbol": SYMBOLS[claim["verdict"]],
         "value_text": value,
         "interval_text": interval,
-        "against": ", ".join(short(m) for m in claim["models"][1:]),
-        "names": listed([short(m) for m in claim["models"]], "against"),
-        "reason": claim["reason"],
-        "n": claim["n"],
-        "rule": claim["rule"],
-        "effect": number(claim.get("effect")),
-        "whisker": Markup(whisker(claim, reach, text)),
+        "names": names,
+        "hover": text,
+        "effect": effect,
+        "setting": claim.get("setting", ""),
     }
 
 
-def _figures(section: Section, folder: Path) -> list[Figure]:
-    found = []
-    for drawing in section.drawings:
-        svg = (folder / f"{drawing.stem}.svg").read_text(encoding="utf-8")
-        described = " ".join([drawing.reading, *section.seen])
-        made = Markup(inlined(svg, f"figure-{drawing.stem}", f"{section.title}: {drawing.title}", described))
-        found.append(
-            Figure(drawing.stem, drawing.title, drawing.reading, made, csv_of(folder / f"{drawing.stem}.parquet"))
-        )
-    return found
+def _figure(drawing: Drawing, folder: Path, described: str) -> dict[str, Any]:
+    svg = (folder / f"{drawing.stem}.svg").read_text(encoding="utf-8")
+    text = f"{drawing.reading} {described}"
+    made = Markup(inlined(svg, f"figure-{drawing.stem}", drawing.title, text))
+    return {**asdict(drawing), "svg": made, "data": csv_of(folder / f"{drawing.stem}.parquet")}
 
 
 def csv_of(table: Path) -> Download:

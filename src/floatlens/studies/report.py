@@ -10,15 +10,17 @@ from typing import Any
 
 from floatlens import untrusted
 from floatlens.errors import FloatLensError
+from floatlens.evaluation.metrics import score
 from floatlens.explorer.film import film
 from floatlens.files import atomic_write
-from floatlens.findings.finding import CONDITIONS
+from floatlens.findings.finding import CONDITIONS, condition_of
 from floatlens.findings.spelling import listed
 from floatlens.findings.style import short
 from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import model_runs
-from floatlens.studies.analyse import FIGURES, Section, analyse_findings, answers_in, available, shown_samples
+from floatlens.studies.analyse import FIGURES, Section, analyse_findings, answers_in, available
+from floatlens.studies.opening import draw_opening, switch_traces
 from floatlens.studies.page import About, render
 from floatlens.studies.track import FILE as TRACK
 from floatlens.studies.track import open_track, section
@@ -26,7 +28,7 @@ from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 
 FILMS = 3_000_000  # maximum bytes per film
-MOST_FILMS = 3
+TRIED = 40  # questions among which one is sought that every model answers
 SHOWN_ERRORS = 20
 
 
@@ -68,29 +70,46 @@ def make(
 
 
 def _write(out: Path, header: About, sections: Sequence[Section], drawn: Path, homes: Sequence[Path]) -> Path:
-    text = render(header, sections, drawn / FIGURES, films(homes))
+    shown = shown_traces(homes)
+    opening = draw_opening(homes, shown, drawn / FIGURES)
+    text = render(header, sections, drawn / FIGURES, films(homes, shown), opening)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
     return out
 
 
-def films(homes: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return films of the same question for each model that was traced on it, MDMs first."""
-    shown = shown_samples(homes, CONDITIONS["passages"])
-    chosen: dict[str, Trace] = {}
+def films(homes: Sequence[Path], shown: Sequence[Trace]) -> list[dict[str, Any]]:
+    """Return the films: a text without and with the sink's token, then the same question for an MDM and an ARM."""
+    traces = switch_traces(homes)[0]
+    ends = [open_track(home)["checkpoint"].values[[0, -1]] for home in homes if (home / TRACK).exists()]
+    if ends:  # the first and the last checkpoint
+        traces += [trace for name in ends[0] for trace in shown if trace.model == name]
+    for kind in () if ends else ("mdm", "arm") if traces else ("mdm", "mdm", "arm"):
+        traces += [trace for trace in shown if trace.kind == kind and trace not in traces][:1]
+    return [film(trace, budget=FILMS) for trace in traces if trace.has_head_mean("received")]
+
+
+def shown_traces(homes: Sequence[Path]) -> list[Trace]:
+    """Return traces of one question, one per model: with passages and answered correctly where there is such a question."""
+    found: dict[str, dict[str, Path]] = {}
     for home in homes:
         for name, path in RunFolder.open(home).samples():
-            if name in shown:
-                trace = Trace.open(path)
-                chosen.setdefault(trace.model, trace)
-    ends = [open_track(home)["checkpoint"].values[[0, -1]] for home in homes if (home / TRACK).exists()]
-    if ends and all(name in chosen for name in ends[0]):  # the first and the last checkpoint
-        chosen = {name: chosen[name] for name in ends[0]}
-    ordered = sorted(chosen.values(), key=lambda trace: trace.kind != "mdm" and not ends)
-    kept = ordered[:MOST_FILMS]
-    if len(ordered) > MOST_FILMS and all(trace.kind == "mdm" for trace in kept):
-        kept[-1:] = [next((trace for trace in ordered if trace.kind != "mdm"), kept[-1])]
-    return [film(trace, budget=FILMS) for trace in kept if trace.has_head_mean("received")]
+            found.setdefault(name, {})[str(read_attributes(path, path).get("model", ""))] = path
+    most = max((len(paths) for paths in found.values()), default=0)
+    wanted = CONDITIONS["passages"]
+    names = sorted((name for name in found if len(found[name]) == most), key=lambda name: condition_of(name) != wanted)
+    first: list[Trace] = []
+    for name in names[:TRIED]:
+        traces = [Trace.open(path) for path in found[name].values()]
+        if all(is_right(trace) for trace in traces):
+            return traces
+        first = first or traces
+    return first
+
+
+def is_right(trace: Trace) -> bool:
+    """Whether the answer contains one of the expected ones."""
+    return score(trace.answer, trace.answers)["accuracy_words"] == 1.0
 
 
 def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:

@@ -1,16 +1,19 @@
-"""Summaries of the verdicts: one line per claim, and up to three sentences."""
+"""The verdicts in words: up to five plain sentences, each a finding with its number and unit."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from floatlens.findings.spelling import listed
+from floatlens.findings.spelling import count, percent
 from floatlens.findings.style import short
 from floatlens.stats import DEPENDS, FAILS, HOLDS, INCONCLUSIVE, NOT_TESTABLE
 
 SHORT = {HOLDS: "holds", FAILS: "fails", INCONCLUSIVE: "open", DEPENDS: "depends", NOT_TESTABLE: "not testable"}
+MOST = 5
+CANDIDATE = re.compile(r"the candidate is (\S.*?)(?:;|$)")  # in the reason of a verdict of the finding sink
 Claims = Sequence[dict[str, Any]]
 
 
@@ -37,15 +40,6 @@ def count_verdicts(claims: Iterable[dict[str, Any]]) -> str:
     return ", ".join(f"{text} {counts[verdict]}" for verdict, text in SHORT.items() if counts[verdict])
 
 
-def decided(claims: Claims) -> tuple[int, int]:
-    """The number of claims that hold or fail, and the total number.
-
-    >>> decided([{"verdict": "holds"}, {"verdict": "inconclusive"}])
-    (1, 2)
-    """
-    return sum(claim["verdict"] in (HOLDS, FAILS) for claim in claims), len(claims)
-
-
 def say_primary(claims: Claims) -> str:
     """A sentence on which verdicts are corrected for their number.
 
@@ -59,90 +53,109 @@ def say_primary(claims: Claims) -> str:
 
 
 def say_aloud(claims: Claims) -> list[str]:
-    """Up to four sentences: on the anchors, on the sink, on its token type, on the use of passages."""
-    found = by_claim([claim for claim in claims if claim["n"]])
-    return [sentence for say in (_anchors, _sink, _token_type, _passages) if (sentence := say(found))]
+    """Up to five sentences on the claims that hold or fail: the sink, its token, movement, passages."""
+    decided = by_claim([claim for claim in claims if claim["verdict"] in (HOLDS, FAILS)])
+    said = [text for say in (_first_token, _token_type, _floats, _moves, _passages, _noise) for text in say(decided)]
+    if not said and claims:
+        said = [f"None of {count(len(claims), 'verdict')} is decided: these samples are too few or too alike."]
+    return said[:MOST]
 
 
-def _anchors(found: dict[str, list[dict[str, Any]]]) -> str:
-    renewal = found.get("drift.renewal", [])
-    parts = []
-    if moving := _models(renewal, HOLDS):
-        share = max(100 * claim["value"] for claim in renewal if claim["verdict"] == HOLDS)
-        parts.append(f"the anchors of {listed(moving)} float: up to {share:.0f} % lie elsewhere at the end of writing")
-    if staying := _models(renewal, FAILS):
-        parts.append(f"the anchors of {listed(staying)} stay")
-    parts += _compare(found, "drift.moves", "they move more in {}", "they move no more in {}", " than in ")
-    return _sentence(parts)
+def _first_token(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Which models have a sink at the first token: on prose if that was read, otherwise on questions (ARMs only)."""
+    name, scale = ("sink.first", 100) if "sink.first" in decided else ("absorption.sink", 1)
+    said: list[str] = []
+    for claim in sorted(decided.get(name, []), key=lambda claim: claim["verdict"] != HOLDS):
+        model, extra = short(claim["models"][0]), scale * claim["value"]
+        if not said:
+            share = f"{_points(extra)} points more" if extra >= 0.5 else "no more"
+            said.append(f"{model} gives its first token {share} attention than an even share")
+        else:
+            said.append(f"{model} gives it {_points(extra) if extra >= 0.5 else 'none'}")
+    return [f"{'; '.join(said)}."] if said else []
 
 
-def _sink(found: dict[str, list[dict[str, Any]]]) -> str:
-    sinks = found.get("absorption.sink", [])
-    parts = [
-        f"the first token of {short(claim['models'][0])} is a sink, with {claim['value']:.0f} points more than its share"
-        for claim in sinks
-        if claim["verdict"] == HOLDS
+def _token_type(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
+    said = []
+    for claim in decided.get("sink.type", []):
+        model, token = short(claim["models"][0]), _candidate(claim)
+        follows = _first(claim["details"].get("candidate"), claim["value"])
+        if claim["verdict"] == HOLDS:
+            said.append(
+                f"{model}'s sink is a token type: {token} draws it along in {percent(follows)} of its new places."
+            )
+    return said
+
+
+def _floats(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """What becomes of the anchors when the token of the sink is taken out, and when one is put back."""
+    said: list[str] = []
+    for claim in decided.get("sink.back", []) + decided.get("sink.absent", []):
+        model, token = short(claim["models"][0]), _candidate(claim)
+        out, other = claim["details"].get("out"), claim["details"].get("back", claim["details"].get("as is"))
+        if (
+            claim["verdict"] != HOLDS
+            or out is None
+            or any(text.startswith(f"Without {token}, {model}") for text in said)
+        ):
+            continue
+        how = "with one put back" if "back" in claim["details"] else "in the text as it is"
+        said.append(
+            f"Without {token}, {model}'s anchors float: {percent(_first(out, 0.0))} of their attention moves from window to "
+            f"window, {percent(_first(other, 0.0))} {how}."
+        )
+    return said
+
+
+def _moves(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
+    said = []
+    for claim in decided.get("drift.moves", []):
+        if len(claim["models"]) > 1:
+            mdm, arm = map(short, claim["models"][:2])
+            more = "more" if claim["verdict"] == HOLDS else "no more"
+            difference = f"a difference of {_points(100 * claim['value'])} points of their attention"
+            said.append(f"Anchors move {more} in {mdm} than in {arm}: {difference}.")
+    for claim in decided.get("drift.renewal", []) if not said else []:
+        share, model = percent(claim["value"]), short(claim["models"][0])
+        much = share if claim["verdict"] == HOLDS else f"only {share}"
+        said.append(f"When {model} has written its answer, {much} of the attention on its anchors lies elsewhere.")
+    return said
+
+
+def _passages(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
+    said = []
+    for claim in decided.get("knowledge.gain", []):
+        gains = [claim["details"].get(f"gain of the {kind}, points") for kind in ("MDM", "ARM")]
+        if None not in gains and len(claim["models"]) > 1:
+            mdm, arm = map(short, claim["models"][:2])
+            said.append(f"Passages add {gains[0]:.0f} points of accuracy to {mdm}, and {gains[1]:.0f} to {arm}.")
+    return said
+
+
+def _noise(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
+    return [
+        f"Noise costs {short(claim['models'][0])} {'less' if claim['verdict'] == HOLDS else 'no less'} than "
+        f"{short(claim['models'][1])}: a difference of {_points(100 * claim['value'])} points of accuracy."
+        for claim in decided.get("stress.noise", [])
+        if len(claim["models"]) > 1
     ]
-    if none := _models(sinks, FAILS):
-        parts.append(f"that of {listed(none)} is none" if parts else f"the first token of {listed(none)} is no sink")
-    parts += _compare(found, "absorption.more", "anchors take less in {}", "anchors take no less in {}", " than in ")
-    return _sentence(parts)
 
 
-def _token_type(found: dict[str, list[dict[str, Any]]]) -> str:
-    """The statistics of the finding sink, with their intervals."""
-    parts = []
-    for name, text in (
-        ("sink.type", "the sink of {} follows its token in {} of the texts more than other tokens"),
-        ("sink.absent", "without that token type, floating of {} rises by {}"),
-        ("sink.back", "one token put back lowers floating of {} by {}"),
-    ):
-        for claim in found.get(name, []):
-            if claim["value"] is not None and None not in claim["interval"]:
-                low, high = claim["interval"]
-                value = f"{claim['value']:.2f} [{low:.2f}, {high:.2f}] ({claim['verdict']})"
-                parts.append(text.format(short(claim["models"][0]), value))
-    return _sentence(parts)
+def _candidate(claim: dict[str, Any]) -> str:
+    found = CANDIDATE.search(claim.get("reason", ""))
+    return found[1] if found else "its token"
 
 
-def _passages(found: dict[str, list[dict[str, Any]]]) -> str:
-    parts = _compare(
-        found,
-        "knowledge.twice",
-        "passages add twice as much to {}",
-        "passages do not add twice as much to {}",
-        " as to ",
-    )
-    parts += _compare(found, "knowledge.ahead", "with them {}", "with them {}", (" is ahead of ", " is not ahead of "))
-    parts += _compare(found, "stress.noise", "noise costs {}", "noise costs {}", (" less than ", " no less than "))
-    return _sentence(parts)
+def _first(numbers: Any, otherwise: float) -> float:
+    """A mean, alone or before its interval."""
+    value = numbers[0] if isinstance(numbers, list | tuple) else numbers
+    return otherwise if value is None else float(value)
 
 
-def _compare(
-    found: dict[str, list[dict[str, Any]]], name: str, yes: str, no: str, between: str | tuple[str, str]
-) -> list[str]:
-    """Describe a claim that compares MDMs with an ARM; MDMs with the same verdict share one part."""
-    words = (between, between) if isinstance(between, str) else between
-    parts = []
-    for verdict, text, word in ((HOLDS, yes, words[0]), (FAILS, no, words[1])):
-        mdms_of: dict[str, list[str]] = {}
-        for claim in found.get(name, []):
-            if claim["verdict"] == verdict:
-                mdm, arm = (short(model) for model in claim["models"][:2])
-                mdms_of.setdefault(arm, []).append(mdm)
-        pairs = []
-        for arm, mdms in mdms_of.items():
-            joined = word if len(mdms) == 1 else word.replace(" is ", " are ")
-            pairs.append(f"{listed(mdms)}{joined}{arm}")
-        if pairs:
-            parts.append(text.format(listed(pairs)))
-    return parts
-
-
-def _models(claims: Claims, verdict: str) -> list[str]:
-    return [short(claim["models"][0]) for claim in claims if claim["verdict"] == verdict]
-
-
-def _sentence(parts: list[str]) -> str:
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+def _points(value: float) -> str:
+    """
+    >>> _points(44.2), _points(-0.24), _points(-0.01)
+    ('44', '−0.2', '0.0')
+    """
+    text = f"{value:.{0 if abs(value) >= 1 else 1}f}"
+    return text.removeprefix("-") if not float(text) else text.replace("-", "−")

@@ -21,6 +21,8 @@ from floatlens.evaluation.loop import Batch, Case, Experiment, Journal, run_expe
 from floatlens.evaluation.worker import Checksums, ModelWorker, error_reason
 from floatlens.findings.sink import (
     AS_IS,
+    BACK,
+    FEWEST,
     FIND,
     OUT,
     Text,
@@ -29,17 +31,19 @@ from floatlens.findings.sink import (
     find_candidate,
     measure_text,
     same_type,
+    spell,
 )
 from floatlens.findings.window import LENGTH, reason_against
 from floatlens.store.engine import as_one
 from floatlens.store.folder import RunFolder
-from floatlens.store.runs import TEXTS
+from floatlens.store.runs import SWITCH, TEXTS
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
     from floatlens.studies.parts import ModelStudy
 
 MARGIN = 400  # tokens of a text, so that enough are left when some are deleted
+SHOWN_PROMPT, SHOWN_WRITTEN = 56, 24  # tokens of the text that is filmed, and of those the ones that are written
 FINDING = 0.4  # share of the texts that find the candidate; the others are read under every condition
 
 
@@ -123,6 +127,33 @@ def run_texts(shared: ModelStudy) -> None:
         copies = [replace(r, condition=OUT) for r in read_once if r.condition == AS_IS and r.id in same]
         records = found + read_once + copies
         folder.write_table(TEXTS, texts_table(records))
+        folder.finish()
+    if lens.family.kind == "mdm" and sinks.count(candidate) >= FEWEST * len(sinks):
+        pairs = {id_: [by_condition[name].get(id_, by_condition[AS_IS][id_]) for name in (OUT, BACK)] for id_ in tested}
+        record_switch(shared, pairs[most_changed(records, list(tested))], spell(lens.tokenizer, candidate))
+
+
+def most_changed(records: Sequence[TextRecord], ids: Sequence[str]) -> str:
+    """The text in which floating differs most between the conditions without the token and with one put back."""
+    floating = {(r.condition, r.id): r.numbers.get("floating") or 0.0 for r in records}
+    return max(ids, key=lambda id_: floating.get((OUT, id_), 0.0) - floating.get((BACK, id_), 0.0))
+
+
+def record_switch(shared: ModelStudy, pair: Sequence[Text], token: str) -> None:
+    """Trace one text without the token that becomes the sink and with one put back: the first two films of the report."""
+    lens, model = shared.worker.lens(shared.model), shared.model
+    manifest = shared.plan.manifest({"model": model, "token": token}, [model])
+    watch = as_one(shared.watch, f"{model}, the same text without and with {token!r}", len(pair))
+    with RunFolder.create(shared.folder.inside(SWITCH), manifest, resume=True) as folder:
+        there = {result.key for result in folder.results()}
+        for name, text in zip(("without", "with"), pair, strict=True):
+            if (model, name) not in there:
+                ids = text.ids[: SHOWN_PROMPT + SHOWN_WRITTEN + int(text.inserted >= 0)]
+                start = replace(Prompt.from_ids(ids[:-SHOWN_WRITTEN]), question=f"One text, without and with {token!r}")
+                trace = lens.replay(start, ids[-SHOWN_WRITTEN:], sample_id=name, record=("received",))
+                folder.put((model, name), {"model": model, "id": name, "token": token}, folder.save_trace(name, trace))
+            if watch is not None:
+                watch(name, 1)()
         folder.finish()
 
 
