@@ -134,6 +134,10 @@ def test_a_refused_resume_prints_all_that_differs_and_nothing_else(checkpoints, 
         ask(*common[:3], "--limit", 4, *common[5:], "--max-new-tokens", 5, "--temperature", 0.5, "--resume")
     differing = "read.limit: 2, now 4; sampling.max_new_tokens: 4, now 5; sampling.temperature: 0.0, now 0.5"
     assert f"started with other settings ({differing}); use the same" in str(refused.value)
+    with pytest.raises(FloatLensError) as refused:
+        ask(checkpoints["mdm"], *common[1:], "--max-new-tokens", 4, "--resume")
+    names = [json.dumps([str(checkpoints[name])]) for name in ("arm", "mdm")]
+    assert f"(models: {names[0]}, now {names[1]}); use the same" in str(refused.value)
 
 
 def test_a_gold_passage_that_is_left_out_is_counted_and_said(checkpoints, data, tmp_path):

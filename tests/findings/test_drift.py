@@ -9,7 +9,7 @@ import pytest
 from floatlens.anchors import baseline, find_anchors
 from floatlens.errors import FloatLensError
 from floatlens.findings import definitions
-from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED, drift
+from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED, drift, task_of
 from floatlens.findings.finding import CLAIMS
 from floatlens.findings.received import profile
 from tests import oracle
@@ -306,3 +306,18 @@ def test_attention_that_moves_right_is_measured_in_shares_of_the_answer():
     assert found.value == pytest.approx(0.5 * 11 / 12, abs=0.05)
     still = [planted(seed=i, anchors=lambda s, la: {10: 0.5}) for i in range(12)]
     assert CLAIMS["drift.right"].verdict(drift.measure(still)).verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("sample_id", "task"),
+    [
+        ("world:fresh, short, fresh-test-0", "question"),
+        ("mine.jsonl, passages, q1", "mine.jsonl"),
+        ("q1", "one data set"),
+        ("", "one data set"),
+    ],
+)
+def test_the_id_of_a_sample_is_no_task(sample_id: str, task: str) -> None:
+    trace = planted()
+    trace.data.attrs["sample_id"] = sample_id
+    assert task_of(trace) == task

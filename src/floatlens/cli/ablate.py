@@ -121,16 +121,17 @@ def check_interventions(
 
 def show(found: dict[str, Any]) -> None:
     """Print a table of the effects, and the verdicts."""
+    from floatlens.findings.spelling import number
 
     console = shared.make_console()
     measured = {"agreement": "agrees", "kl": "KL", "gold_perplexity": "gold ppl", "well_formed": "formed"}
     rows = [
         (
             *(row[name] for name in ("model", "data", "condition", "n")),
-            _spell(row.get("accuracy")),
+            number(row.get("accuracy")),
             _difference(row["change"].get("accuracy")),
             _difference(row["beyond"].get("accuracy")),
-            *(_spell(row.get(name)) for name in measured),
+            *(number(row.get(name)) for name in measured),
         )
         for row in found["results"]
     ]
@@ -141,12 +142,8 @@ def show(found: dict[str, Any]) -> None:
     shared.print_notes(shared.problem_lines(found["problems"]))
 
 
-def _spell(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
-
-
 def _difference(found: dict[str, Any] | None) -> str:
     if not found or found["value"] is None:
         return "–"
-    low, high = found["interval"]
-    return f"{found['value']:+.2f} [{low:+.2f}, {high:+.2f}]"
+    value, low, high = (round(each, 2) + 0.0 for each in (found["value"], *found["interval"]))  # never -0.00
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"

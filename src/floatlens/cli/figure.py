@@ -148,6 +148,7 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from floatlens.findings.spelling import number
     from floatlens.findings.style import short
 
     console = Console(highlight=False)
@@ -158,7 +159,7 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
         verdict = f"[{COLOURS.get(v.verdict, 'yellow')}]{v.verdict}[/]" + (
             f"\n[dim]{escape(v.reason)}[/]" if v.reason else ""
         )
-        value = f"{_spell(v.value)}\n\\[{_spell(v.interval[0])}, {_spell(v.interval[1])}]"
+        value = f"{number(v.value)}\n\\[{number(v.interval[0])}, {number(v.interval[1])}]"
         models = escape("\n".join(map(short, v.models)))
         table.add_row(escape(v.claim), models, value, str(v.n), v.setting, escape(v.rule) or "–", verdict)
     console.print(table)
@@ -171,7 +172,3 @@ def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
         console.print(
             f"{stem}.{found[0] if len(found) == 1 else '{' + ','.join(found) + '}'}", style="dim", markup=False
         )
-
-
-def _spell(x: float) -> str:
-    return "–" if x != x else f"{x:.3g}"

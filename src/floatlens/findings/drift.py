@@ -169,10 +169,10 @@ class Drift(Finding):
 def task_of(trace: Trace) -> str:
     """The kind of task of a trace's data set; the name of the data set if it is not one of the synthetic world's.
 
-    In a study, the sample id begins with the name of the data set.
+    In a study, the sample id is that of the data set, the condition and the sample; other runs do not name their data.
     """
-    data = str(trace.data.attrs.get("sample_id", "")).rsplit(", ", 2)[0]
-    return TASKS.get(data, data)
+    data, *rest = str(trace.data.attrs.get("sample_id", "")).rsplit(", ", 2)
+    return TASKS.get(data, data) if len(rest) == 2 else "one data set"
 
 
 def floating_of(p_SLT: Array) -> Array:

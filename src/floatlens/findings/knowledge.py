@@ -176,8 +176,15 @@ def _arrow(axes: Any, y: int, part: pd.DataFrame, look: dict[str, Any]) -> None:
             axes.plot([low, high], [y, y], color=look["color"], lw=0.8, alpha=0.6)
             axes.plot([mean], [y], ls="none", mfc=fill, mec=look["color"], ms=5, **look)
     if set(CONDITIONS) <= set(part.index) and np.isfinite(part["gain"].iloc[0]):
-        text = f"{100 * part['gain'].iloc[0]:+.1f}"
-        axes.text(1.02, y, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6, color=look["color"])
+        axes.text(
+            1.02,
+            y,
+            points(part["gain"].iloc[0]),
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=6,
+            color=look["color"],
+        )
 
 
 def _contrast(measured: xr.Dataset, weights: tuple[float, ...], mdm: str | None, arm: str | None) -> Outcome:
@@ -190,7 +197,7 @@ def _contrast(measured: xr.Dataset, weights: tuple[float, ...], mdm: str | None,
     level = contrast(measured, scores, np.array([0.0, 1.0, 0.0, -1.0]), mdm=mdm, arm=arm).details
     details = {f"gain of the {kind}, points": 100 * gain[kind] for kind in ("MDM", "ARM")}
     details |= {f"with passages, {kind}, %": 100 * level[kind] for kind in ("MDM", "ARM")}
-    reason = f"passages add {100 * gain['MDM']:.0f} points to the MDM and {100 * gain['ARM']:.0f} to the ARM"
+    reason = f"passages add {round(100 * gain['MDM'])} points to the MDM and {round(100 * gain['ARM'])} to the ARM"
     return replace(found, details=details, reason=reason)
 
 

@@ -23,14 +23,14 @@ def percent(share: float, digits: int = 0) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """Format a number with `digits` significant digits, in scientific notation only if it is tiny.
 
-    >>> number(0.12345), number(1234.5), number(None), number(3.0), number(-0.0)
-    ('0.123', '1234', '–', '3', '0')
+    >>> number(0.12345), number(1234.5), number(None), number(3.0), number(-0.0), number(-5.6e-17)
+    ('0.123', '1234', '–', '3', '0', '0')
     """
     if value is None or value != value:
         return "–"
-    if not value:
+    if abs(value) < 1e-12:  # a rounding error
         return "0"
-    if value and abs(value) < 0.0005:
+    if abs(value) < 0.0005:
         return f"{value:.1e}".replace("-", "−")
     digits_after = max(0, digits - 1 - _magnitude(value))
     text = f"{value:.{digits_after}f}"
@@ -41,10 +41,11 @@ def number(value: float | None, digits: int = 3) -> str:
 def points(value: float) -> str:
     """Format a difference of shares in percentage points, with its sign.
 
-    >>> points(0.125), points(-0.03)
-    ('+12.5', '−3.0')
+    >>> points(0.125), points(-0.03), points(-0.0001)
+    ('+12.5', '−3.0', '0')
     """
-    return "unknown" if value != value else f"{100 * value:+.1f}".replace("-", "−")
+    text = f"{100 * value:+.1f}".replace("-", "−")
+    return "unknown" if value != value else "0" if text[1:] == "0.0" else text
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:

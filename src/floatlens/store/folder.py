@@ -426,8 +426,12 @@ def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[s
     _narrow(old, new)
     differing: list[str] = []
     for part in MATCHED:
+        one, other = old.get(part), new.get(part)
+        if part in ("models", "data") and isinstance(one, dict) and isinstance(other, dict):
+            both = one.keys() & other.keys()  # which names there are is compared in `asked`
+            one, other = ({name: each[name] for name in both} for each in (one, other))
         if part in old and part in new:
-            differing += differences(old[part], new[part], "" if part == "asked" else part)
+            differing += differences(one, other, "" if part == "asked" else part)
     if differing:
         raise FloatLensError(
             f"{location} was started with other settings ({'; '.join(differing)}); use the same, or another --out"
