@@ -11,6 +11,7 @@ export interface LiveModel {
   name: string;
   diffusion?: boolean;
   block_length?: boolean;
+  world?: boolean; // trained on the bundled world alone
 }
 
 export interface LiveIntervention {
@@ -25,6 +26,7 @@ export interface LiveExample {
   question: string;
   passages: Passage[];
   max_new_tokens?: number;
+  world?: boolean; // about the bundled world
 }
 
 export interface LiveOptions {
@@ -107,6 +109,7 @@ export class LivePanel {
   private readonly switches = h("div", { class: "switches" });
   private readonly run = h("button", { type: "button", class: "run" }, "Write");
   private readonly stop = h("button", { type: "button" }, "Stop");
+  private readonly limit = h("p", { class: "limit", role: "note" });
   private readonly status = h("p", { class: "status", role: "status" });
   private readonly alert = h("p", { class: "error", role: "alert" });
   private readonly noticeText = h("span");
@@ -143,6 +146,7 @@ export class LivePanel {
           h("div", { class: "numbers" }, field("Model", this.model), this.models.length > 1 ? field("Second model", this.beside) : null),
           given.examples?.length ? field("Example", this.example) : null,
           field("Question", this.question),
+          this.limit,
           h("div", { class: "group" }, h("span", { class: "name" }, "Passages"), h("span", { class: "hint" }, "drag to reorder, or Alt+\u2191\u2193"), this.passages.element, add),
           h("div", { class: "numbers" }, field("New tokens", this.tokens), this.stepsLabel, this.blockLabel, field("Seed", this.seed)),
           this.interventions.length ? h("div", { class: "group" }, h("span", { class: "name" }, "Interventions"), this.switches) : null,
@@ -309,6 +313,9 @@ export class LivePanel {
     const model = this.models.find((m) => m.name === form.model);
     this.stepsLabel.hidden = model?.diffusion === false;
     this.blockLabel.hidden = model?.diffusion === false || model?.block_length === false;
+    const small = this.models.filter((m) => m.world && (m.name === form.model || m.name === form.beside)).map((m) => m.name);
+    this.limit.hidden = !small.length || examples[at]?.world === true || form.question === QUESTION;
+    setText(this.limit, `${small.join(" and ")} ${small.length > 1 ? "know" : "knows"} only the small world of the examples, not the real one.`);
     const fill = (control: HTMLInputElement | HTMLTextAreaElement, value: string) => {
       if (control.value !== value) control.value = value;
     };

@@ -13,6 +13,7 @@ import { anchorsOf, shading, type View } from "./view.ts";
 import { spell, type Word } from "./words.ts";
 
 const ARCS = 12; // the strongest links of a row or column that are drawn as lines
+const LABEL = 12; // pixels between two labels of regions
 const HANG = 26; // margin on the right, where line ends may hang
 const BOX = 4; // space between the box of a token and its line
 
@@ -46,6 +47,7 @@ export class TextView {
   private size = 15;
   private line = 28;
   private laidOutFor = "";
+  labels: { name: string; start: number; end: number; y: number }[] = []; // of regions, in the margin
 
   constructor(on: { hover(position: number | null): void; click(position: number | null): void }) {
     this.base = h("canvas", { role: "img", "data-view": "text" });
@@ -59,7 +61,10 @@ export class TextView {
     };
     this.base.addEventListener("mousemove", (event) => on.hover(at(event)));
     this.base.addEventListener("mouseleave", () => on.hover(null));
-    this.base.addEventListener("click", (event) => on.click(at(event)));
+    this.base.addEventListener("click", (event) => {
+      this.revealed = at(event); // it is in sight: the text must not move under the pointer
+      on.click(this.revealed);
+    });
   }
 
   /** Where a token is drawn, in CSS pixels of the canvas. */
@@ -122,6 +127,12 @@ export class TextView {
       words.push(last >= 0 && !film.masks.has(last) ? this.word(last) : { text: "", gap: true, breaks: 0, faint: false });
     }
     this.place = flow(words, widths, { width: width - this.gutter - HANG, line: this.line, space: this.size * 0.2, pad: 2, least: 7 });
+    this.labels = film.raw.regions
+      .filter((region) => region.name !== "bos" && region.start < Math.min(region.end, film.T))
+      .map((region) => ({ ...region, y: this.place.slots[region.start].y }));
+    // Regions that begin in one line have their labels below each other.
+    for (let i = 1; i < this.labels.length; i++) this.labels[i].y = Math.max(this.labels[i].y, this.labels[i - 1].y + LABEL);
+    if (this.gutter > 40) this.place.height = Math.max(this.place.height, ...this.labels.map((label) => label.y + this.line));
     this.levels = new Uint8Array(film.T);
     this.shadeKeys = new Int32Array(film.T).fill(-1);
     this.glyphKeys = new Float64Array(film.T).fill(-1);
@@ -136,6 +147,7 @@ export class TextView {
   }
 
   private revealed: number | null = null;
+  private step = -1;
 
   draw(view: View, width: number): void {
     const { film, palette } = view;
@@ -173,8 +185,14 @@ export class TextView {
       }
     }
     this.drawOver(view, width, height, values);
-    // A film is about what is written: it starts with that in sight. Later the chosen token is.
-    if (another) this.reveal(film.T - 1);
+    // A film is about what is written: that line stays in sight, once its frame has a size, which in a notebook comes later.
+    // A token that is chosen elsewhere is brought into sight.
+    if (another) this.step = -1;
+    if (this.element.clientHeight && view.step !== this.step) {
+      this.step = view.step;
+      const written = film.raw.committed_at.lastIndexOf(film.raw.steps[view.step]);
+      this.reveal(written < 0 ? film.T - 1 : written);
+    }
     if (view.pin !== this.revealed) {
       this.revealed = view.pin;
       if (view.pin !== null) this.reveal(view.pin);
@@ -299,22 +317,17 @@ export class TextView {
   private drawGutter(context: Pen, view: View): void {
     const { film, palette } = view;
     const slots = this.place.slots;
-    let lastLabel = -99;
-    for (const region of film.raw.regions) {
+    for (const region of this.labels) {
       const first = slots[region.start];
       const end = slots[Math.min(region.end, film.T) - 1];
-      if (!first || !end || region.end <= region.start) continue;
       const kind = regionKind(region.name, film.raw.gold);
-      if (region.name === "bos") continue;
       context.fillStyle = regionColour(kind, palette.dark);
       context.fillRect(this.gutter - 9, first.y + BOX / 2, 2.5, end.y - first.y + this.line - BOX);
-      if (this.gutter > 40 && first.y - lastLabel >= 12) {
-        lastLabel = first.y;
-        context.font = `${kind === "gold" ? "600 " : ""}11px ${SANS}`;
-        context.textAlign = "right";
-        context.textBaseline = "middle";
-        context.fillText(kind === "gold" ? `${region.name} gold` : region.name, this.gutter - 16, first.y + this.line / 2);
-      }
+      if (this.gutter <= 40) continue;
+      context.font = `${kind === "gold" ? "600 " : ""}11px ${SANS}`;
+      context.textAlign = "right";
+      context.textBaseline = "middle";
+      context.fillText(kind === "gold" ? `${region.name} gold` : region.name, this.gutter - 16, region.y + this.line / 2);
     }
   }
 

@@ -19,8 +19,11 @@ from types import SimpleNamespace
 import pytest
 
 import floatlens
+from floatlens.cli import explore
 from floatlens.explorer import server as serve
 from floatlens.explorer.guard import HEADER, LOOPBACK
+from floatlens.models.bundled import available_adapters
+from floatlens.options import Load
 from tests.commands import run
 
 ADDRESS = re.compile(r"http://(\S+?):(\d+)/\?token=([\w-]{40,})")
@@ -92,6 +95,18 @@ def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "starlette", None)
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
     assert "pip install 'floatlens[explore]'" in run("explore", "--no-browser", code=2).stderr
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_smollm2_and_its_twins_are_offered_where_they_are_installed(
+    monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("floatlens.models.bundled.find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr("floatlens.lens.Lens.find", lambda name, loading: asked.append(name))
+    monkeypatch.setattr("floatlens.lens.limit_threads", lambda lens: lens)
+    explore.open_lenses_and_runs([], Load())
+    assert asked == [*explore.MODELS, *(["smollm2", *available_adapters()] if installed else [])]
 
 
 def test_others_are_let_in_only_when_told_and_with_a_warning(

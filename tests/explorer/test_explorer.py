@@ -171,11 +171,57 @@ def test_another_film_of_the_same_model_is_drawn_anew(open_page: Open, written: 
 
 def test_a_long_text_shows_what_is_written_and_then_what_is_chosen(open_page: Open, written: Any) -> None:
     visit = open_page(written(planted(steps=3, layers=2, heads=1, positions=900)))
-    seen = """t => { const v = floatlens.panels[0].text, b = v.boxOf(t), e = v.element;
-        return b.y >= e.scrollTop && b.y + b.h <= e.scrollTop + e.clientHeight }"""
-    assert visit.page.evaluate(seen, 899) and not visit.page.evaluate(seen, 5)
+    assert visit.page.evaluate(SEEN, 899) and not visit.page.evaluate(SEEN, 5)
     visit.set(pin={"panel": 0, "position": 5})
-    assert visit.page.evaluate(seen, 5)
+    assert visit.page.evaluate(SEEN, 5)
+
+
+SEEN = """t => { const v = floatlens.panels[0].text, b = v.boxOf(t), e = v.element;
+    return b.y >= e.scrollTop && b.y + b.h <= e.scrollTop + e.clientHeight }"""
+
+
+def test_the_line_being_written_stays_in_sight(open_page: Open, written: Any) -> None:
+    trace = planted(steps=8, layers=1, heads=1, positions=1200, new=800)
+    trace.data["committed_at"].values[400:] = np.arange(800) // 100  # from left to right
+    visit = open_page(written(trace))
+    for step in (0, 3, 7, 1):
+        visit.set(step=step)
+        assert visit.page.evaluate(SEEN, 400 + 100 * step + 99), step
+    # A notebook may draw the film before its frame has a size.
+    visit.page.evaluate("floatlens.panels[0].text.element.style.display = 'none'")
+    visit.set(step=6)
+    visit.page.evaluate("floatlens.panels[0].text.element.style.display = ''")
+    visit.set(layer=0)
+    assert visit.page.evaluate(SEEN, 1099)
+
+
+@pytest.mark.parametrize("width", [420, 760, 1200])
+def test_selecting_a_token_does_not_move_the_text(open_page: Open, written: Any, mdm: fl.Trace, width: int) -> None:
+    visit = open_page(written(mdm), width=width)
+    place = "() => { const e = floatlens.panels[0].text.element; return [e.getBoundingClientRect().top, e.scrollTop] }"
+    before = visit.page.evaluate(place)
+    for position in (3, 30, 0):
+        visit.page.evaluate("t => floatlens.panels[0].text.base.scrollIntoView(false)", position)
+        start = visit.page.evaluate(place)
+        box = visit.page.evaluate("t => floatlens.panels[0].text.boxOf(t)", position)
+        canvas = visit.page.evaluate("() => floatlens.panels[0].text.base.getBoundingClientRect()")
+        visit.page.mouse.click(canvas["x"] + box["x"] + box["w"] / 2, canvas["y"] + box["y"] + box["h"] / 2)
+        assert visit.state()["pin"]["position"] == position
+        assert visit.page.evaluate(place) == start
+    assert before[1] == visit.page.evaluate(place)[1]
+
+
+def test_own_regions_each_have_their_label(open_page: Open, written: Any) -> None:
+    trace = planted(steps=2, layers=1, heads=1, positions=40)
+    names = ["subject", "verb", "object", "place", "time"]
+    regions = [{"name": name, "start": 2 + 2 * i, "end": 4 + 2 * i} for i, name in enumerate(names)]
+    trace.data.attrs["regions"] = json.dumps(regions)
+    visit = open_page(written(trace))
+    labels = visit.page.evaluate("() => floatlens.panels[0].text.labels.map(label => [label.name, label.y])")
+    assert [name for name, _ in labels] == names
+    assert min(np.diff([y for _, y in labels])) >= 12
+    height = visit.page.evaluate("() => floatlens.panels[0].text.base.getBoundingClientRect().height")
+    assert labels[-1][1] + 12 <= height
 
 
 def test_a_head_can_be_chosen(open_page: Open, written: Any, mdm: fl.Trace) -> None:

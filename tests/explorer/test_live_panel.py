@@ -19,8 +19,8 @@ LIVE = {
     "url": "ws://127.0.0.1:1/live",
     "token": "secret",
     "models": [
-        {"name": "tiny-mdm", "diffusion": True, "block_length": True},
-        {"name": "tiny-arm", "diffusion": False, "block_length": False},
+        {"name": "tiny-mdm", "diffusion": True, "block_length": True, "world": True},
+        {"name": "tiny-arm", "diffusion": False, "block_length": False, "world": False},
     ],
     "interventions": [
         {"name": "mask-anchors", "about": "The anchors receive no attention.", "settings": []},
@@ -117,6 +117,21 @@ def test_a_question_is_asked_and_its_answer_is_drawn_while_it_is_written(live: V
     assert state["live"]["status"] == "Done."
     assert state["shown"][0]["written"] == trace.answer
     assert live.errors == []
+
+
+def test_a_model_of_the_small_world_says_so_when_it_is_asked_about_another(live: Visit) -> None:
+    note = live.page.get_by_role("note")
+    question = live.page.get_by_role("textbox", name="Question")
+    known = question.input_value()
+    question.fill("What is the capital of France?")
+    assert note.text_content() == "tiny-mdm knows only the small world of the examples, not the real one."
+    assert note.is_visible()
+    live.page.get_by_role("combobox", name="Model", exact=True).select_option("tiny-arm")
+    assert not note.is_visible()
+    live.page.get_by_role("combobox", name="Second model").select_option("tiny-mdm")
+    assert note.is_visible()
+    question.fill(known)
+    assert not note.is_visible()
 
 
 def test_an_intervention_is_shown_beside_the_original(live: Visit, trace: fl.Trace) -> None:

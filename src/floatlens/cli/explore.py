@@ -19,7 +19,8 @@ def command(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN | MODEL]...", help="Run folders to show, or models to run; the bundled models by default."
+            metavar="[RUN | MODEL]...",
+            help="Run folders to show, or models to run; the bundled ones by default, with SmolLM2 if it is installed.",
         ),
     ] = None,
     host: Annotated[
@@ -102,11 +103,12 @@ def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], lis
     from floatlens.cli.shared import check_device
     from floatlens.explorer.run_folders import runs_in
     from floatlens.lens import Lens, limit_threads
+    from floatlens.models.bundled import installed_smollm2
 
     check_device(loading)
     lenses: dict[str, Any] = {}
     runs: list[Path] = []
-    for name in what or MODELS:
+    for name in what or (*MODELS, *installed_smollm2()):
         if Path(name).is_dir() and (found := runs_in(Path(name))):
             runs += found
         else:

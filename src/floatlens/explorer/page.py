@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
+from floatlens.models.bundled import BUNDLED
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
@@ -149,6 +150,7 @@ def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
             "layers": lens.shape["layers"],
             "heads": lens.shape["heads"],
             "context": lens.context_length,
+            "world": lens.name in BUNDLED,  # these know nothing else
         }
         for lens in lenses
     ]
@@ -190,6 +192,7 @@ def examples(world: bool) -> list[dict[str, Any]]:
             "passages": [{"title": p.title, "text": p.text, "gold": p.gold} for p in sample.passages],
             "answers": list(sample.answers),
             "max_new_tokens": tokens,
+            "world": data.startswith("world"),
         }
         for name, data, tokens, first in (WORLD + REAL if world else REAL + WORLD)
         for sample in islice(read(data, split="test", limit=first + 2, passages=5), first, None)

