@@ -28,17 +28,7 @@ from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.describe import check_supported
 from floatlens.models.family import FAMILIES, family_of
 from floatlens.options import Data
-from floatlens.studies.track import (
-    FILE,
-    VARIABLES,
-    as_dataset,
-    as_frame,
-    measure,
-    open_track,
-    rows_of,
-    summarise,
-    token_samples,
-)
+from floatlens.studies import track
 
 FEW = 4  # texts of a data set that is named instead of given
 
@@ -74,7 +64,7 @@ class Probe:
 
     def __init__(self, lens: Lens, prompts: Sequence[str] | str, out: Path | None = None) -> None:
         samples = read_prompts(prompts)
-        self.lens, self.out, self.texts = lens, out, token_samples(lens.tokenizer, samples)
+        self.lens, self.out, self.texts = lens, out, track.token_samples(lens.tokenizer, samples)
         self.seconds = self.last = 0.0
         self.rows: list[pd.DataFrame] = []
 
@@ -82,20 +72,20 @@ class Probe:
         """Measure the model as it is now; return the numbers of `summarise` by names such as attention/sink_share."""
         began = time.perf_counter()
         with untouched(self.lens.model):
-            read = [measure(self.lens, ids)[0] for ids in self.texts.values()]
-        self.rows.append(rows_of(f"checkpoint-{step}", self.lens.family.kind, read))
+            read = [track.measure(self.lens, ids)[0] for ids in self.texts.values()]
+        self.rows.append(track.rows_of(f"checkpoint-{step}", self.lens.family.kind, read))
         if self.out is not None:
             with atomic_write(self.out) as temporary:
-                as_frame(self.data).to_parquet(temporary, index=False)
-        row = summarise(as_dataset(self.rows[-1])).iloc[0]
-        self.last = time.perf_counter() - began
+                track.as_frame(self.data).to_parquet(temporary, index=False)
+        row = track.summarise(track.as_dataset(self.rows[-1])).iloc[0]
+        self.last = row["seconds"] = time.perf_counter() - began
         self.seconds += self.last
-        return {f"attention/{name}": float(row[name]) for name in (*VARIABLES, "nats")}
+        return {f"attention/{name}": float(row[name]) for name in (*track.VARIABLES, "nats", "seconds")}
 
     @property
     def data(self) -> xr.Dataset:
         """The Dataset of all steps so far, as `fl.track` returns it."""
-        return as_dataset(pd.concat(self.rows, ignore_index=True))
+        return track.as_dataset(pd.concat(self.rows, ignore_index=True))
 
 
 def read_prompts(prompts: Sequence[str] | str) -> list[Sample]:
@@ -196,10 +186,10 @@ class AttentionCallback(TrainerCallback):
         tokenizer = self.tokenizer or trainer.get("processing_class")
         if tokenizer is None:
             raise FloatLensError("the trainer has no tokenizer; pass it to AttentionCallback(..., tokenizer=...)")
-        out = Path(args.output_dir) / FILE
+        out = Path(args.output_dir) / track.FILE
         self.watch = probe(trainer["model"], tokenizer, self.prompts, family=self.family, out=out)
         if state.global_step and out.exists():
-            before = as_frame(open_track(out))
+            before = track.as_frame(track.open_track(out))
             self.watch.rows = [before[before["step"] < state.global_step]]
         self.began = time.perf_counter()
         self._measure(state)

@@ -31,25 +31,14 @@ from floatlens.data.sequences import LEFT_TO_RIGHT
 from floatlens.data.template import DEFAULT
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.sources import open_sources, with_gold_at
-from floatlens.findings import style
+from floatlens.findings import style, window
 from floatlens.findings.absorption import absorption
 from floatlens.findings.finding import as_table
 from floatlens.findings.heads import heads
 from floatlens.findings.massive import massive
 from floatlens.findings.samples import mean, mean_over
 from floatlens.findings.spelling import count, percent
-from floatlens.findings.window import (
-    FEWEST_KEYS,
-    FEWEST_WINDOWS,
-    HIDDEN,
-    LENGTH,
-    PROMPT,
-    ROWS,
-    WRITTEN,
-    attend,
-    numbers_of,
-    reason_against,
-)
+from floatlens.findings.window import attend, numbers_of, reason_against
 from floatlens.keywords import TrackKeywords
 from floatlens.lens import Lens
 from floatlens.models.adapter import CONFIG, read_tensors
@@ -70,7 +59,10 @@ from floatlens.trace.trace import Trace
 NAME, FILE = "track", "track.parquet"
 TEXTS = 8  # by default
 COPIED = 32  # tokens of a text that are written again after its first 64
-FEWEST = FEWEST_KEYS + ROWS + FEWEST_WINDOWS * ROWS + HIDDEN  # tokens of a question with its passages and answer
+SHORTEST = window.FEWEST_KEYS + window.ROWS  # prompt
+FEWEST = (
+    SHORTEST + window.FEWEST_WINDOWS * window.ROWS + window.HIDDEN
+)  # tokens of a question with its passages and answer
 RULE = "sigma(3)"
 STEP = re.compile(r"(?:checkpoint|step|epoch|iter|at)[-_]?(\d+)$")
 PARTS = re.compile(r"(\d+)")
@@ -318,7 +310,7 @@ def _architecture(checkpoint: Checkpoint) -> dict[str, Any]:
 def token_samples(tokenizer: Any, samples: Sequence[Sample], reading: Data = Data()) -> dict[str, list[int]]:
     """The tokens that every checkpoint reads, by id: texts cut to 168 tokens, questions with passages and answer."""
     texts = {s.id: s.question + (s.answers[0] if s.answers else "") for s in samples if s.continuation}
-    found = token_texts(tokenizer, texts, LENGTH) if texts else {}
+    found = token_texts(tokenizer, texts, window.LENGTH) if texts else {}
     for sample in samples:
         if sample.infill:
             raise FloatLensError(f"{sample.id} is a text with masks; pass complete texts, or questions")
@@ -338,7 +330,7 @@ def token_samples(tokenizer: Any, samples: Sequence[Sample], reading: Data = Dat
 
 def measure(lens: Lens, ids: Sequence[int]) -> tuple[dict[str, Any], Trace]:
     """The numbers of one text by layer, and the trace of reading it."""
-    prompt = max(FEWEST_KEYS + ROWS, len(ids) - WRITTEN - HIDDEN)
+    prompt = max(SHORTEST, len(ids) - window.WRITTEN - window.HIDDEN)
     reading = attend(lens, ids, prompt=prompt, record=("received", "massive"))
     read = numbers_of(reading, lens, ids, prompt=prompt)
     sinks, tokenizer = read["sink_by_layer"], lens.tokenizer
@@ -361,9 +353,9 @@ def measure(lens: Lens, ids: Sequence[int]) -> tuple[dict[str, Any], Trace]:
 
 def copy_scores(lens: Lens, ids: Sequence[int]) -> Any:
     """The copy score of the best head of each layer, while the beginning of a text is written a second time."""
-    document = list(ids[:PROMPT])
+    document, rows = list(ids[: window.PROMPT]), window.ROWS
     prompt = Prompt("", document, [Region("doc1", 0, len(document))], gold=[0])
-    steps = [list(range(start, start + ROWS)) for start in range(0, COPIED, ROWS)]
+    steps = [list(range(start, start + rows)) for start in range(0, COPIED, rows)]
     order = steps if lens.family.kind == "mdm" else LEFT_TO_RIGHT
     trace = lens.replay(prompt, document[:COPIED], order, record=("received", "evidence"))
     return heads.measure_one(trace)["hit"].max("head").values
