@@ -122,12 +122,13 @@ class Recorder:
             else:
                 self._store(name, at, rows, layers, step)
 
-    def _empty(self, *sizes: int) -> np.ndarray[Any, Any]:
-        """An array for all steps, NaN up to the last one taken; the rest costs no memory until it is written."""
-        made = np.empty((len(self.tokens), len(self.steps), *sizes), np.float32)
-        taken = sum(step <= max(self.last) for step in self.steps)
-        made[:, :taken] = np.nan
-        return made
+    def _array(self, name: str, layers: Mapping[int, torch.Tensor], *sizes: int) -> np.ndarray[Any, Any]:
+        """The array of a name for all steps, NaN up to the last one taken; the rest costs no memory until it is written."""
+        if name not in self.arrays:
+            made = np.empty((len(self.tokens), len(self.steps), len(layers), *sizes), np.float32)
+            made[:, : sum(step <= max(self.last) for step in self.steps)] = np.nan
+            self.arrays[name], self.layers[name] = made, sorted(layers)
+        return self.arrays[name]
 
     def _store(self, name: str, at: int, rows: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
         if not layers:
@@ -140,31 +141,24 @@ class Recorder:
             bad = next((layer for layer in order if not math.isfinite(checked_sum(name, layers[layer]))), None)
             if bad is not None:  # otherwise layers have different numbers of heads, and were padded with NaN
                 raise NotANumber(f"{name} is not a number at step {self.steps[at]}, layer {bad}; try --dtype float32")
-        if name not in self.arrays:
-            sizes = [self.N if dim in GROWING else size for dim, size in zip(dims, value_BL.shape[2:], strict=True)]
-            self.arrays[name] = self._empty(len(order), *sizes)
-            self.layers[name] = order
-        where: list[Any] = []
-        for dim, size in zip(dims, value_BL.shape[2:], strict=True):
-            first = step.first_query(size) if dim == "query" else 0
-            where.append(slice(first, first + size))
-        self.arrays[name][(rows, at, slice(None), *where)] = value_BL[rows].float().cpu().numpy()
+        sizes = dict(zip(dims, value_BL.shape[2:], strict=True))
+        array = self._array(name, layers, *(self.N if dim in GROWING else size for dim, size in sizes.items()))
+        starts = [step.first_query(size) if dim == "query" else 0 for dim, size in sizes.items()]
+        where = [slice(first, first + size) for first, size in zip(starts, sizes.values(), strict=True)]
+        array[(rows, at, slice(None), *where)] = value_BL[rows].float().cpu().numpy()
 
     def _writing(self, at: int, taking: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
         """Store the mean attention of the rows that wrote at the step."""
-        name, (first, end) = "received_writing", self.layout.writing_span
+        first, end = self.layout.writing_span
         if not layers or first == end:
             return
-        if name not in self.arrays:
-            self.arrays[name] = self._empty(len(layers), self.N)
-            self.layers[name] = sorted(layers)
+        array = self._array("received_writing", layers, self.N)
         for row in self._numbers(taking):
             rows = step.committed_BT[row].cpu().nonzero()[:, 0] - self.shifted - first
             rows = rows[(rows >= 0) & (rows < end - first)]
-            for index, layer in enumerate(self.layers[name]):
+            for index, layer in enumerate(sorted(layers) if len(rows) else ()):
                 value_WT = layers[layer][row].detach().float().cpu()[rows]
-                if len(rows):
-                    self.arrays[name][row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
+                array[row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
 
     def _evidence(self, at: int, taking: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
         """Store, over committed tokens that occur in the gold evidence: mean mass on it, share whose top key is a copy."""
@@ -181,10 +175,7 @@ class Recorder:
             pairs_BHQ2 = layers[layer].detach().float().cpu()
             if self.heads is not None:
                 pairs_BHQ2 = pairs_BHQ2[:, self.heads]
-            if "evidence_mass" not in self.arrays:
-                for name in ("evidence_mass", "evidence_hit"):
-                    self.arrays[name] = self._empty(len(layers), pairs_BHQ2.shape[1])
-                    self.layers[name] = sorted(layers)
+            mass, hit = (self._array(name, layers, pairs_BHQ2.shape[1]) for name in ("evidence_mass", "evidence_hit"))
             first = step.first_query(pairs_BHQ2.shape[2])
             for row, at_N in positions.items():
                 at_N = at_N[at_N - self.shifted >= first]  # the row that writes may lie before those of the step
@@ -192,8 +183,7 @@ class Recorder:
                     mass_HN, top_HN = pairs_BHQ2[row, :, at_N - self.shifted - first].unbind(-1)
                     top_HN = top_HN.long()
                     hit_HN = gold_BN[row][top_HN] & (tokens_BT[row][top_HN] == after_BT[row, at_N])
-                    self.arrays["evidence_mass"][row, at, index] = mass_HN.mean(1).numpy()
-                    self.arrays["evidence_hit"][row, at, index] = hit_HN.float().mean(1).numpy()
+                    mass[row, at, index], hit[row, at, index] = mass_HN.mean(1).numpy(), hit_HN.float().mean(1).numpy()
 
     def dataset(self, row: int) -> xr.Dataset:
         """The record of one row, without its padding and without steps after its end."""
@@ -216,45 +206,28 @@ class Recorder:
         # `layer` belongs to the statistics; matrices of other layers have a separate dimension.
         common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
         layers = sorted({layer for chosen in common.values() for layer in chosen})
-        names = self.layout.region_names[row]
-        own: dict[str, Any] = {}
+        names, whole = self.layout.region_names[row], slice(None)
+        cuts = dict.fromkeys(GROWING, span) | dict.fromkeys(("region", "region_to"), slice(0, len(names)))
+        coords: dict[str, Any] = {"layer": layers, "region": names, "region_to": names}
         dims_of = {name: kind.dims for name, kind in self.statistics.items()}
         dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",), "received_writing": ("position",)}
-        for name, whole in self.arrays.items():
-            if name in NEEDS_GOLD and not self.layout.gold_BN[row].any():
+        for name, stored in self.arrays.items():
+            kind, dims, chosen = self.statistics.get(name, Statistic), dims_of[name], self.layers[name]
+            array = stored[row][keep][(whole, whole, *(cuts.get(dim, whole) for dim in dims))]
+            without_gold = name in NEEDS_GOLD and not self.layout.gold_BN[row].any()
+            if without_gold or (kind.final and np.isnan(array).all()):  # this prompt has no final rows
                 continue
-            dims, array = dims_of[name], whole[row][keep]
-            kind = self.statistics.get(name)
-            if kind is not None and kind.final and np.isnan(array).all():  # this prompt has no final rows
-                continue
-            for axis, dim in enumerate(dims, start=2):
-                if dim in GROWING:
-                    array = array[(slice(None),) * axis + (span,)]
-                elif dim in ("region", "region_to"):
-                    array = array[(slice(None),) * axis + (slice(0, len(names)),)]
             if name in ("queries", "keys"):
                 dims = tuple("position" if dim == "query" else dim for dim in dims)
-            layer_dim = "layer" if self.layers[name] == layers else f"{name}_layer"
-            kind = self.statistics.get(name)
-            attributes = {"whole": 1} if kind is not None and kind.whole else {}
-            data[name] = (("step", layer_dim, *dims), array, attributes)
-            if kind is not None:
-                own |= {dim: list(labels) for dim, labels in kind.coords.items()}
-            if layer_dim != "layer":
-                data[layer_dim] = ((layer_dim,), self.layers[name])
+            layer_dim = "layer" if chosen == layers else f"{name}_layer"
+            data[name] = (("step", layer_dim, *dims), array, {"whole": 1} if kind.whole else {})
+            coords |= {layer_dim: chosen, **{dim: list(labels) for dim, labels in kind.coords.items()}}
         if "evidence_mass" in data:
             data["evidence_count"] = (("step",), self.count[row][keep])
         made = xr.Dataset(data)
-        coords: dict[str, Any] = {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad), **own}
-        if "layer" in made.dims:
-            coords["layer"] = layers
-        if "head" in made.dims:
-            coords["head"] = list(range(made.sizes["head"])) if self.heads is None else self.heads
-        for dim in ("region", "region_to"):
-            if dim in made.dims:
-                coords[dim] = names
-        made = made.assign_coords(coords)
-        return made.set_coords([name for name in made.data_vars if str(name).endswith("_layer")])
+        heads = range(made.sizes.get("head", 0)) if self.heads is None else self.heads
+        coords |= {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad), "head": list(heads)}
+        return made.assign_coords({dim: labels for dim, labels in coords.items() if dim in made.dims})
 
 
 def checked_sum(name: str, value: torch.Tensor) -> float:
