@@ -87,12 +87,12 @@ class HiddenStatistic(Statistic):
         """One number per position so far; a cached position keeps the number of the step that computed it."""
         now_BQ, key = type(self).of_state(hidden.h), (self.name, hidden.layer)
         before = hidden.memory.get(key)
-        found = now_BQ.new_full((now_BQ.shape[0], hidden.length), torch.nan)
+        number_BT = now_BQ.new_full((now_BQ.shape[0], hidden.length), torch.nan)
         if before is not None and hidden.first and before.shape[0] == now_BQ.shape[0]:
-            found[:, : min(before.shape[1], hidden.length)] = before[:, : hidden.length]
-        found[:, hidden.positions] = now_BQ
-        hidden.memory[key] = found
-        return found
+            number_BT[:, : min(before.shape[1], hidden.length)] = before[:, : hidden.length]
+        number_BT[:, hidden.positions] = now_BQ
+        hidden.memory[key] = number_BT
+        return number_BT
 
     def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
         """The results of several layers of one pass, for `together`."""

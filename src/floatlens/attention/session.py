@@ -482,10 +482,10 @@ def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> No
             f"it declares {len(dims)}: {', '.join(dims) or 'none'}"
         )
     known = {"head": call.H, "kv_head": call.K, "position": call.length, "key": call.length, "query": call.Q}
-    for dim, found, wanted in zip(("batch", *dims), shape, (call.B, *(known.get(dim) for dim in dims)), strict=True):
-        if wanted is not None and found != wanted:
+    for dim, size, wanted in zip(("batch", *dims), shape, (call.B, *(known.get(dim) for dim in dims)), strict=True):
+        if wanted is not None and size != wanted:
             raise FloatLensError(
-                f"statistic {name!r} returned the shape {shape}: its dim {dim!r} has {found}, expected {wanted}"
+                f"statistic {name!r} returned the shape {shape}: its dim {dim!r} has {size}, expected {wanted}"
             )
 
 

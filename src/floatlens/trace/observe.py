@@ -66,16 +66,17 @@ class Observation:
     @property
     def results(self) -> Results:
         """The results of the last forward pass: `results[name][layer]` is (B, *dims of the statistic)."""
-        if not self.steps:
-            raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
-        return self.steps[-1].results
+        return self._last().results
 
     @property
     def cross(self) -> Results:
         """The results of the last forward pass for cross-attention; positions are those of the encoder's sequence."""
+        return self._last().cross
+
+    def _last(self) -> ObservedStep:
         if not self.steps:
             raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
-        return self.steps[-1].cross
+        return self.steps[-1]
 
     def traces(
         self, *, generation: int = -1, output: torch.Tensor | Sequence[Sequence[int]] | None = None

@@ -34,15 +34,15 @@ def change_since_last(
     tensor([[0.8000]])
     """
     now = now_BQC.detach().float()
-    found = now.new_full((now.shape[0], length), torch.nan)
+    change_BT = now.new_full((now.shape[0], length), torch.nan)
     start, before = memory.get(key, (0, now[:, :0]))
     low, high = max(first, start), min(first + now.shape[1], start + before.shape[1])
     if low < high and before.shape[0] == now.shape[0] and before.shape[2] == now.shape[2]:
         a, b = before[:, low - start : high - start], now[:, low - first : high - first]
         size = a.norm(dim=-1)
-        found[:, low:high] = torch.where(size > 0, (b - a).norm(dim=-1) / size, torch.nan)
+        change_BT[:, low:high] = torch.where(size > 0, (b - a).norm(dim=-1) / size, torch.nan)
     memory[key] = (first, now.clone())
-    return found
+    return change_BT
 
 
 class Change(Statistic):

@@ -44,10 +44,10 @@ class LensToken(HiddenStatistic):
     def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
         last = layers[-1]
         device, span, (B, Q, E) = last.h_BQE.device, last.writing, last.h_BQE.shape
-        found = torch.full((len(layers), B, last.length), torch.nan, device=device)
+        token_LBT = torch.full((len(layers), B, last.length), torch.nan, device=device)
         writes_BQ = last.layout.writes_BN[:, span.start : span.start + Q].to(device)
         if writes_BQ.any():
             states = torch.stack([hidden.h_BQE.to(device) for hidden in layers])[:, writes_BQ].reshape(1, -1, E)
             tokens = torch.cat([last.unembed(rows).argmax(-1) for rows in states.split(ROWS, dim=1)], dim=1)
-            found[:, :, span.start : span.start + Q][:, writes_BQ] = tokens.view(len(layers), -1).float().to(device)
-        return list(found)
+            token_LBT[:, :, span.start : span.start + Q][:, writes_BQ] = tokens.view(len(layers), -1).float().to(device)
+        return list(token_LBT)

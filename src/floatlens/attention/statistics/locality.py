@@ -94,9 +94,9 @@ def masked(call: Call) -> torch.Tensor:
     """True at positions that hold the mask token and are not padding (B, length)."""
     if call.tokens_BT is None or call.layout.mask_id is None:
         return torch.zeros(call.B, call.length, dtype=torch.bool, device=call.q_BHQD.device)
-    found = call.tokens_BT[:, : call.length] == call.layout.mask_id
+    masked_BT = call.tokens_BT[:, : call.length] == call.layout.mask_id
     real = call.layout.real_BN
-    return found if real is None else found & real[:, : call.length]
+    return masked_BT if real is None else masked_BT & real[:, : call.length]
 
 
 def exact_distance(m: ExactMatrices, call: Call) -> torch.Tensor:
