@@ -30,11 +30,11 @@ from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.likelihood import loglikelihood
 from floatlens.lens import Generation, load
-from floatlens.options import Load
+from floatlens.options import Load, check_detail
 from floatlens.store import manifest
 from floatlens.store.folder import MANIFEST, RunFolder
 from floatlens.store.storage import Storage
-from floatlens.trace.summarise import Detail, check_detail
+from floatlens.trace.summarise import Detail
 from floatlens.trace.trace import Trace
 
 NUCLEUS = ("top_p", "top_k", "min_p")  # not used in greedy decoding
@@ -105,7 +105,8 @@ class FloatLensLM(TemplateLM):
         self.max_gen_toks = max_gen_toks
         self.settings = options
         self.lens.settings(max_new_tokens=max_gen_toks, sampler=options)  # raises an error for an unknown setting
-        self.detail, self.folder = check_detail(detail), None  # the folder stays locked until the process ends
+        check_detail(detail)
+        self.detail, self.folder = detail, None  # the folder stays locked until the process ends
         if trace_to:
             if Storage(trace_to).exists(MANIFEST):
                 raise FloatLensError(f"trace_to {trace_to} is already a run; use a new folder")

@@ -52,16 +52,8 @@ class Observation:
 
     def __init__(self, log: PassLog, encoder: PassLog | None, facts: ModelFacts) -> None:
         self._log, self._encoder, self._facts = log, encoder, facts
-
-    @property
-    def steps(self) -> list[ObservedStep]:
-        """One `ObservedStep` per forward pass."""
-        return self._log.steps
-
-    @property
-    def encoder(self) -> list[ObservedStep]:
-        """The steps of the encoder, for an encoder-decoder model."""
-        return self._encoder.steps if self._encoder is not None else []
+        self.steps = log.steps
+        self.encoder = [] if encoder is None else encoder.steps
 
     @property
     def results(self) -> Results:

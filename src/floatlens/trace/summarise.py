@@ -7,31 +7,17 @@ summary and raise an error.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import xarray as xr
 
 from floatlens.anchors import COMMON_RULES, find_anchors, parse_rule
-from floatlens.errors import check_known
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Detail = Literal["full", "summary"]
-DETAILS = get_args(Detail)
 HEADS = ("head", "kv_head")
 PARTS = ("qk_advantage", "qk_norm_part", "qk_angle_part")
-
-
-def check_detail(text: str) -> Detail:
-    """Return the level of detail of this name; raise an error for an unknown one.
-
-    >>> check_detail("short")
-    Traceback (most recent call last):
-    ...
-    floatlens.errors.FloatLensError: unknown detail 'short'; use one of full, summary
-    """
-    check_known("detail", text, DETAILS)
-    return cast(Detail, text)
 
 
 def summarise(data: xr.Dataset, attention: str) -> xr.Dataset:

@@ -20,8 +20,9 @@ from floatlens.data.prompt import Region
 from floatlens.data.token_kinds import spelled
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
+from floatlens.options import check_detail
 from floatlens.trace.attributes import check_attributes, check_dimensions, printable_texts
-from floatlens.trace.summarise import Detail, check_detail, mean_over_heads, summarise
+from floatlens.trace.summarise import Detail, mean_over_heads, summarise
 from floatlens.trace.zarr import as_stored, read_group, write_group
 from floatlens.untrusted import check_zarr
 
