@@ -10,7 +10,7 @@ import torch
 
 import floatlens
 import floatlens.attention.statistics.received
-from floatlens.attention.call import Call, Inputs
+from floatlens.attention.call import Call, Inputs, PositionLayout
 from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.decode.network import ForwardPass, enter_pass, leave_pass
@@ -95,3 +95,24 @@ def test_keys_beyond_the_sequence_are_an_error_unless_the_mask_hides_them(visibl
             torch.testing.assert_close(received, weights.mean(-2), atol=1e-6, rtol=0)
     finally:
         leave_pass(token)
+
+
+def test_a_padded_batch_whose_window_has_left_the_padding_needs_no_mask() -> None:
+    """The keys of a sliding window are then all real, so that no mask is passed, although the batch is padded."""
+    names, T, window = ("received", "qk", "qk_cos", "qk_norm", "value_norm", "entropy"), 12, 8
+    real = torch.arange(T)[None] >= torch.tensor([[0], [3]])
+    nothing = torch.zeros(2, T, dtype=torch.bool)
+    layout = PositionLayout(real, torch.where(real, 0, -1), [["other"]] * 2, nothing, nothing)
+    q, k, v = torch.randn(3, 2, 4, T, 8, generator=torch.Generator().manual_seed(0))
+    causal = torch.ones(T - 1, T - 1, dtype=torch.bool).tril() & real[:, None, None, : T - 1]
+    sessions = {way: Session(names, layout=layout, implementation=way) for way in ("fused", "exact")}
+    for session in sessions.values():
+        for layer in range(2):
+            session.see(layer, Inputs(*(x[:, :, : T - 1] for x in (q, k, v)), None, causal, False))
+        session.begin()
+        for layer in range(2):
+            session.see(layer, Inputs(q[:, :, -1:], k[:, :, -window:], v[:, :, -window:], None, None, False))
+    for name in names:
+        fused, exact = (session.results[name][1] for session in sessions.values())
+        torch.testing.assert_close(fused, exact, atol=1e-5, rtol=0, equal_nan=True)
+        assert bool(fused[0].isfinite().all())

@@ -155,7 +155,7 @@ def _weigh_rows(call: Call, plain: bool, output: bool) -> torch.Tensor | None:
         call.computed["rows"] = attention_rows(call, 0, call.Q)
         return None
     scores_BHQT = call.scores(0, call.Q)
-    if call.Q == 1 and call.mask is None:
+    if call.Q == 1 and call.mask is None and call.real_BQ is None:
         call.computed["scores"] = scores_BHQT  # so that `score_sums` need not multiply all keys again
     rows_BHQT = scores_BHQT.softmax(-1)
     call.computed["rows"] = rows_BHQT
