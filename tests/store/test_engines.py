@@ -10,6 +10,8 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,6 +107,63 @@ def test_no_process_is_started_when_nothing_is_left_to_do(monkeypatch: pytest.Mo
 def test_an_error_about_the_settings_comes_back_as_it_was_raised(tmp_path: Path) -> None:
     with pytest.raises(FloatLensError, match="number 5 cannot be squared"):
         list(LocalEngine(workers=2).run(Squares(str(tmp_path), wrong=(5,)), jobs(12)))
+
+
+# --- a stand-in for Ray: its calls, answered by threads ---------------------------------------------------------------
+
+
+class Actor:
+    """A handle of an actor: each call of a method is answered later, in the order of the calls."""
+
+    def __init__(self, made: Any) -> None:
+        self.made, self.pool = made, ThreadPoolExecutor(1)
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda *given: self.pool.submit(getattr(self.made, name), *given))
+
+
+class RayError(Exception):
+    """What Ray raises for an actor that died."""
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(reference: Any) -> Any:
+        try:
+            return reference.result()
+        except SystemExit:
+            raise RayError("the actor died") from None
+
+    def wait(references: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        done, _ = wait_for_futures(references, timeout, return_when="FIRST_COMPLETED")
+        return [each for each in references if each in done], []
+
+    remote = lambda **_: lambda kind: SimpleNamespace(remote=lambda *given: Actor(kind(*given)))  # noqa: E731
+    errors = SimpleNamespace(RayError=RayError, RayTaskError=type("RayTaskError", (RayError,), {}))
+    calls = {"is_initialized": lambda: True, "kill": lambda actor, no_restart: actor.pool.shutdown(wait=False)}
+    made = SimpleNamespace(**calls, remote=remote, get=get, wait=wait, exceptions=errors)
+    monkeypatch.setattr(ray_engine, "import_ray", lambda private=False: made)
+
+
+def test_an_actor_that_dies_is_replaced_and_a_deadly_job_given_up(stand_in: None) -> None:
+    def worker(job: int) -> int:
+        if job == 5:
+            raise SystemExit
+        return job**2
+
+    found = dict(make_engine(Run(engine="ray", workers=2)).run(worker, range(12)))
+    died = found.pop(5)
+    assert isinstance(died, WorkerDied) and "on Ray died: the actor died; see Ray's logs, 3 times" in str(died)
+    assert found == {n: square for n, square in EXPECTED.items() if n != 5}
+
+
+def test_an_error_of_an_actor_is_raised_with_its_traceback(stand_in: None) -> None:
+    def worker(job: int) -> int:
+        raise ValueError(f"{job} is wrong")
+
+    with pytest.raises(ValueError, match="1 is wrong") as raised:
+        list(make_engine(Run(engine="ray")).run(worker, [1]))
+    assert "in a worker:" in raised.value.__notes__[0] and "test_engines.py" in raised.value.__notes__[0]
 
 
 # --- a cluster of two nodes -------------------------------------------------------------------------------------------

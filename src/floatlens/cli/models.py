@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli.shared import spell_time
 from floatlens.options import Load
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> N
         "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
         "recorded": f"{size(found['record_bytes_per_step'])} per step at {positions} positions, all layers and heads",
         "a trace": f"takes {size(found['trace_memory_bytes'])} with the weights, and about "
-        + " or ".join(f"{duration(each)} on one {device}" for device, each in found["trace_seconds"].items()),
+        + " or ".join(f"{spell_time(each)} on one {device}" for device, each in found["trace_seconds"].items()),
     }
     if (lora := found["adapter"]) is not None:
         rows["adapter"] = (
@@ -126,20 +127,6 @@ def trace_cost(model: Checkpoint, dtype: str, positions: int) -> dict[str, Any]:
     work = positions - new, new
     times = {name: sum(seconds(shape, name, *work, steps=new)) for name in DEVICES}
     return {"trace_memory_bytes": round(memory(shape, *work)), "trace_seconds": times}
-
-
-def duration(seconds: float) -> str:
-    """Return a time in readable units.
-
-    >>> duration(0.4), duration(90), duration(9000)
-    ('0.4 s', '1.5 min', '2.5 h')
-    """
-    value, unit = seconds, "s"
-    for larger in ("min", "h"):
-        if value < 60:
-            break
-        value, unit = value / 60, larger
-    return f"{value:.2g} {unit}"
 
 
 def mask_of(found: dict[str, Any]) -> Any:

@@ -222,11 +222,11 @@ def rate_of(number: int, seconds: float) -> str:
 def spell_time(seconds: float) -> str:
     """Return a duration as a reader says it.
 
-    >>> spell_time(42.4), spell_time(100), spell_time(5000)
-    ('42 s', '2 min', '1.4 h')
+    >>> spell_time(0.42), spell_time(42.4), spell_time(100), spell_time(5000)
+    ('0.42 s', '42 s', '2 min', '1.4 h')
     """
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.2g} s"
     return f"{seconds / 60:.0f} min" if seconds < 4800 else f"{seconds / 3600:.1f} h"
 
 
