@@ -9,6 +9,7 @@ export type Code = { text: string } | { reason: string };
 /** The rules that Python draws unless it is told others. */
 const RULES = ["sigma(k=3)", "top(n=1)", "first", "share(eps=0.3)", "excess(eps=3)"];
 const COMMON = ["max_new_tokens", "steps", "block_length", "temperature", "seed"]; // settings that all samplers share
+const FLAGS = ["max_new_tokens", "steps", "seed"]; // those that are options of the command line
 const LOADING = ["revision", "family", "adapter", "sampler", "dtype"]; // options of loading that it has
 const TEMPLATES = "from floatlens.data.template import parse";
 const UNKNOWN = "This film has no record of how it was made; trace again with this version of FloatLens.";
@@ -147,8 +148,10 @@ export function asCommand(films: Film[], state: State): Code {
         words.push("--order", order.map((step) => step.join("+")).join(","));
       } else if (order !== "left-to-right") words.push("--order", order);
     }
-    for (const [name, value] of Object.entries({ ...load, ...common(settings) })) words.push(`--${name.replaceAll("_", "-")}`, String(value));
-    for (const [name, value] of own(settings)) words.push("--sampler-set", `${name}=${value}`);
+    for (const [name, value] of Object.entries({ ...load, ...settings })) {
+      if (name in load || FLAGS.includes(name)) words.push(`--${name.replaceAll("_", "-")}`, String(value));
+      else words.push("--sampler-set", `${name}=${value}`);
+    }
     for (const spec of raw.interventions) words.push("--intervention", spec);
     if (matrices(film, state)) words.push("--matrices", "attention_mean");
     words.push("--out", films.length > 1 ? `runs/${i + 1}` : "run");

@@ -47,8 +47,8 @@ class Load:
     family: str | None = option(None, "Family of the model; detected from its config by default.")
     mode: str | None = option(
         None,
-        "arm or mdm, for models that write both ways (Nemotron); or name the model NAME:arm or NAME:mdm.",
-        rare=True,
+        "arm or mdm, for models that write both ways (Nemotron), which may also be named NAME:arm or NAME:mdm.",
+        flag=None,
     )
     revision: str | None = option(None, "Branch, tag or commit of a Hub model.", rare=True)
     adapter: str | Path | None = option(None, "Folder of a LoRA adapter in peft's format, applied to the model.")
@@ -131,11 +131,13 @@ class Sampling:
 
     max_new_tokens: int = option(32, "Maximum number of tokens per answer.")
     steps: int | None = option(None, "Denoising steps of a masked diffusion model; one per token by default.")
-    block_length: int | None = option(None, "Tokens per block, for samplers that write in blocks.", rare=True)
-    temperature: float = option(0.0, "Sampling temperature; 0 is greedy.")
+    block_length: int | None = option(None, "Tokens per block, for samplers that write in blocks.", flag=None)
+    temperature: float = option(0.0, "Sampling temperature; 0 is greedy.", flag=None)
     seed: int | None = option(None, "Seed of every random draw and of the sampler.")
     sampler: Mapping[str, Any] | None = option(
-        None, "Setting of one sampler, such as top_p=0.9; `floatlens models NAME` lists them.", flag="sampler-set"
+        None,
+        "Setting of the sampler, such as temperature=0.7, top_p=0.9 or block_length=32; `floatlens models NAME` lists them.",
+        flag="sampler-set",
     )
 
 

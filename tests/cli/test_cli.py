@@ -270,7 +270,10 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
             "--ids '1,b' is not understood; write token ids as 1,5,7",
         ),
         (("trace", "FOLDER", "--prompt", "x", "--replay", "y", "--order", "9", "--out", "OUT"), "by its index from 0"),
-        (("trace", "FOLDER", "--prompt", "x", "--block-length", 5, "--out", "OUT"), "block_length 5 does not divide"),
+        (
+            ("trace", "FOLDER", "--prompt", "x", "--sampler-set", "block_length=5", "--out", "OUT"),
+            "block_length 5 does not divide",
+        ),
         (
             ("trace", "FOLDER", "--prompt", "x", "--max-new-tokens", 500, "--out", "OUT"),
             "exceed the model's context of 128",

@@ -91,7 +91,7 @@ def test_models_lists_hub_ids_whole_in_80_columns(monkeypatch: pytest.MonkeyPatc
 
 def test_settings_of_one_sampler_are_typed_and_unknown_ones_refused(tmp_path: Path) -> None:
     words = ("trace", "tiny-arm", "--prompt", "Where?", "--max-new-tokens", 2, "--out", tmp_path / "run")
-    run(*words, "--sampler-set", "top_k=3", "--temperature", 1.0)
+    run(*words, "--sampler-set", "top_k=3", "--sampler-set", "temperature=1.0")
     [(_, path)] = RunFolder.open(tmp_path / "run").samples()
     assert Trace.open(path).settings["top_k"] == 3
     assert "top_k" in run(*words, "--sampler-set", "top_k=few", code=2).stderr

@@ -299,8 +299,13 @@ def test_a_config_with_sliding_windows_is_refused_before_weights_are_read(
 @pytest.mark.parametrize(
     ("make", "fields", "words", "said"),
     [
-        (checkpoints.sdar, {}, ["--block-length", "200"], "block_length 200 does not fit"),
-        (checkpoints.sdar, {}, ["--block-length", "0"], "block_length should be an integer of 1 or more, not 0"),
+        (checkpoints.sdar, {}, ["--sampler-set", "block_length=200"], "block_length 200 does not fit"),
+        (
+            checkpoints.sdar,
+            {},
+            ["--sampler-set", "block_length=0"],
+            "block_length should be an integer of 1 or more, not 0",
+        ),
         (checkpoints.sdar, {"block_size": 0}, [], "field 'block_size' is 0"),
         (checkpoints.sdar, {}, ["--sampler", "bd3lm"], "sampler 'bd3lm' does not belong to the family sdar; use sdar"),
         (checkpoints.a2d, {}, ["--sampler", "sdar"], "sampler 'sdar' does not belong to the family a2d; use llada"),

@@ -131,8 +131,20 @@ def test_a_refused_resume_prints_all_that_differs_and_nothing_else(checkpoints, 
     common = (checkpoints["arm"], "--data", data, "--limit", 2, "--out", tmp_path / "run")
     ask(*common, "--max-new-tokens", 4)
     with pytest.raises(FloatLensError) as refused:
-        ask(*common[:3], "--limit", 4, *common[5:], "--max-new-tokens", 5, "--temperature", 0.5, "--resume")
-    differing = "read.limit: 2, now 4; sampling.max_new_tokens: 4, now 5; sampling.temperature: 0.0, now 0.5"
+        ask(
+            *common[:3],
+            "--limit",
+            4,
+            *common[5:],
+            "--max-new-tokens",
+            5,
+            "--sampler-set",
+            "temperature=0.5",
+            "--resume",
+        )
+    differing = (
+        'read.limit: 2, now 4; sampling.max_new_tokens: 4, now 5; sampling.sampler: null, now {"temperature": 0.5}'
+    )
     assert f"started with other settings ({differing}); use the same" in str(refused.value)
     with pytest.raises(FloatLensError) as refused:
         ask(checkpoints["mdm"], *common[1:], "--max-new-tokens", 4, "--resume")
@@ -236,7 +248,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"question": "Who?", "answers": ["x"]}\n')
     for arguments, message in (
-        ((model, "--data", data, "--max-new-tokens", 4, "--block-length", 3), "block_length 3"),
+        ((model, "--data", data, "--max-new-tokens", 4, "--sampler-set", "block_length=3"), "block_length 3"),
         ((model, "--data", data, "--retriever", "bm25"), "--retriever bm25 needs passages to search"),
         ((model, "--data", data, "--retriever", "dense", "--corpus", data), "unknown retriever 'dense'"),
         ((model, "--data", data, "--closed-book", "--both"), "cannot be combined"),

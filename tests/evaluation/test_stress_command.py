@@ -131,7 +131,10 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(checkpoints, data
         (("noise", checkpoints["mdm"], "--data", data, "--trace"), "--trace needs --out"),
         (("noise", checkpoints["mdm"], "--data", data, "--levels", "x"), "--levels 'x' is not understood"),
         (("noise", checkpoints["mdm"], "--data", data, "--score", "bleu"), "unknown score 'bleu'"),
-        (("masks", checkpoints["mdm"], "--data", data, "--levels", "6", "--block-length", 4), "block_length 4"),
+        (
+            ("masks", checkpoints["mdm"], "--data", data, "--levels", "6", "--sampler-set", "block_length=4"),
+            "block_length 4",
+        ),
         (
             ("noise", checkpoints["mdm"], "--data", data, "--intervention", "mask-anchors(layers=9)"),
             "layer 9 does not exist",

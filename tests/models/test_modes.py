@@ -62,8 +62,8 @@ def test_a_study_compares_a_model_with_itself(folder: str, tmp_path: Path) -> No
 
 
 def test_the_manifest_records_the_mode(folder: str, tmp_path: Path) -> None:
-    run("trace", folder, "--mode", "arm", "--prompt", "Where?", "--max-new-tokens", "2", "--out", str(tmp_path / "t"))
+    run("trace", f"{folder}:arm", "--prompt", "Where?", "--max-new-tokens", "2", "--out", str(tmp_path / "t"))
     [home] = model_runs(tmp_path / "t")
-    assert home.manifest["asked"]["load"]["mode"] == "arm"
+    assert home.manifest["asked"]["models"] == [f"{folder}:arm"]
     [(_, path)] = home.samples()
     assert fl.Trace.open(path).family == "nemotron-arm"

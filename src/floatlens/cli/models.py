@@ -9,7 +9,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.cli.shared import spell_time
-from floatlens.options import Load
+from floatlens.options import Load, Sampling
 
 if TYPE_CHECKING:
     from floatlens.models.checkpoint import Checkpoint
@@ -85,7 +85,8 @@ def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> N
     model = find(name, loading)
     found = describe(model, dtype=str(loading.dtype), positions=positions)
     found |= trace_cost(model, found["dtype"], positions)
-    found["sampler_settings"] = {each.name: each.default for each in own_settings(found["sampler"])}
+    own = {each.name: each.default for each in own_settings(found["sampler"])}
+    found["sampler_settings"] = {"temperature": Sampling.temperature, **own}
     if as_json:
         print(json.dumps(found))
         return
