@@ -20,7 +20,7 @@ from floatlens.explorer.run_folders import RunFolders
 from floatlens.findings.window import LENGTH, PROMPT, WRITTEN
 from floatlens.store.folder import RunFolder
 from floatlens.studies import probe as probes
-from floatlens.studies.report import films
+from floatlens.studies.report import films, shown_traces
 from floatlens.studies.track import COLUMNS, VARIABLES, copy_scores, expand, figure, open_track, sentence, summarise
 from tests.commands import run
 from tests.findings import planted_models
@@ -98,7 +98,9 @@ def test_a_run_has_numbers_figure_report_and_one_text_side_by_side(home: Path, t
     assert len(samples) == len(BIASES) and len({name for name, _ in samples}) == 1  # the explorer shows these together
     [listed] = RunFolders([folder]).contents()
     assert [sample["model"] for sample in listed["samples"]] == tracked["checkpoint"].values.tolist()
-    assert [film["model"] for film in films([folder])] == ["checkpoint-0", "checkpoint-3000"]
+    shown = films([folder], shown_traces([folder]))
+    assert [film["model"] for film in shown] == ["checkpoint-0", "checkpoint-3000"]
+    assert len({film["question"] for film in shown}) == 1 and shown[0]["question"].endswith(" …")
 
 
 def test_a_head_that_copies_is_seen(tmp_path: Path) -> None:

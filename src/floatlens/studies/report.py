@@ -71,7 +71,7 @@ def make(
 
 def _write(out: Path, header: About, sections: Sequence[Section], drawn: Path, homes: Sequence[Path]) -> Path:
     shown = shown_traces(homes)
-    opening = draw_opening(homes, shown, drawn / FIGURES)
+    opening = draw_opening(homes, shown, drawn / FIGURES) if not header.tracked else None
     text = render(header, sections, drawn / FIGURES, films(homes, shown), opening)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="surrogatepass")

@@ -164,7 +164,8 @@ def track(
 
 def _keep(folder: RunFolder, trace: Trace, place: int, id_: str) -> dict[str, str]:
     """Save the trace of one text for the explorer, which shows traces of the same text side by side, in this order."""
-    data = trace.data.drop_vars("attention_mean").assign_attrs(sample_id=id_, question=id_)
+    begin = f"{str(trace.data.attrs['prompt'])[:60]} …"
+    data = trace.data.drop_vars("attention_mean").assign_attrs(sample_id=id_, question=begin)
     return folder.save_trace(f"{place:04d} {trace.model} {id_}", Trace(data), detail="summary")
 
 
