@@ -57,7 +57,9 @@ def test_every_claim_is_complete_fits_a_line_and_has_a_function():
     assert sorted(claim["id"] for claim in written) == sorted(CLAIMS.names())
     for name, text in TEXTS.items():
         for claim in text["claims"]:
-            assert claim.keys() - {"primary", *DECLARED} == CLAIM and claim["id"].startswith(f"{name}."), claim["id"]
+            assert claim.keys() - {"primary", "setting", *DECLARED} == CLAIM and claim["id"].startswith(f"{name}."), (
+                claim["id"]
+            )
             texts = [claim[key] for key in CLAIM - {"effect"}]
             assert all(isinstance(one, str) and one == " ".join(one.split()) != "" for one in texts), claim["id"]
             assert isinstance(claim["effect"], float) and math.isfinite(claim["effect"]), claim["id"]

@@ -124,3 +124,19 @@ def test_shares_are_drawn_between_0_and_1():
     [band] = axes.collections
     assert band.get_paths()[0].vertices[:, 1].max() == 1.0 and axes.get_ylim()[0] == 0
     assert 1.0 in axes.get_yticks() and 1.0 < axes.get_ylim()[1] < 1.1
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_figure_of_five_models_has_at_most_four_panels(name):
+    several = [planted(model=f"m{n}", kind="arm" if n % 2 else "mdm", copying=(4, 1)) for n in range(5)]
+    finding = FINDINGS[name]
+    for view in finding.views:
+        panels = [axes for axes in finding.figure(several, view=view).axes if axes.get_label() != "<colorbar>"]
+        assert sum(axes.axison for axes in panels) <= style.PANELS, view
+
+
+def test_a_model_has_one_colour_in_all_figures_of_a_report():
+    with style.same_looks(["a", "b", "c"]):
+        assert style.looks_of(["c", "b"])["c"] == style.looks_of(["a", "b", "c"])["c"] != style.looks_of(["a"])["a"]
+        assert len({look["color"] for look in style.looks_of(["LLaDA (paper)", "c", "a", "b"]).values()}) == 4
+    assert style.looks_of(["c"])["c"]["color"] == style.COLOURS[0]

@@ -183,6 +183,11 @@ def lines(
     if backend == "none":
         return table
     looks = style.looks_of(list(dict.fromkeys(measured["model"].values)))
+    kept, left_out = style.shown(list(names))
+    names = {name: names[name] for name in kept}
+    last = table.groupby("model")[along].transform("max")
+    if along == "layer" and last.nunique() > 1:  # models of different depth share the axis
+        along, label, table = "depth", "relative depth", table.assign(depth=table["layer"] / last.clip(lower=1))
     with style.sheet():
         figure = style.new_figure(2.5, width=min(style.WIDTH, 3.4 * len(names)))
         grid = figure.subplots(1, len(names), squeeze=False)[0]
@@ -201,7 +206,8 @@ def lines(
         rule = measured.attrs.get("rule")
         parts = [note, f"{'a' if note else 'A'}nchors by {rule}" if rule else ""]
         style.caption(
-            figure, f"{'; '.join(filter(None, parts))}; mean ± std over {samples_per_model(measured)} per model."
+            figure,
+            f"{'; '.join(filter(None, parts))}; mean ± std over {samples_per_model(measured)} per model.{left_out}",
         )
     return figure
 

@@ -290,6 +290,7 @@ class Claim:
                               ("mdm", "arm") for a comparison, or ("model",) for any single model
     statistic, rejected_if, needs   the number that is averaged over samples, the result that would reject the claim, and the
                               data that it needs
+    setting                   that of its measurements if it is not the finding's
     primary                   whether a study was made for it: verdicts on primary claims are corrected for their number, and
                               all others are exploratory
     """
@@ -307,6 +308,7 @@ class Claim:
     needs: str = ""
     whose: str = ""
     primary: bool = False
+    setting: str = ""
 
     def verdict(self, measured: xr.Dataset, **models: str | None) -> Verdict:
         """Test the claim on the given models (`mdm`, `arm`, `model`), or on all models of a kind together."""
@@ -330,7 +332,7 @@ class Claim:
             whose=self.whose or self.source,
             source=self.source,
             primary=self.primary,
-            setting=str(measured.attrs.get("setting", "")),
+            setting=self.setting or str(measured.attrs.get("setting", "")),
             p=test(self.effect) if test else NAN,
         )
 

@@ -16,6 +16,7 @@ from floatlens.store.manifest import describe
 
 # The findings of the paper, and `sink`; the others are run by name, or with --beyond.
 PAPER = ("drift", "absorption", "geometry", "sink", "tokens", "heads", "flow", "knowledge", "stress", "links")
+FEWEST_TEXTS = 4
 PARTS = ("traces", "texts", "knowledge", "stress", "causes")  # in the order of work: later ones can use earlier results
 
 
@@ -34,7 +35,7 @@ class Sizes:
     texts: int | None = 20
 
     def limited(self, limit: int | None) -> Sizes:
-        """Return sizes with no part larger than `limit`.
+        """Return sizes with no part larger than `limit`, but at least four texts: fewer say nothing about a sink.
 
         >>> Sizes().limited(20)
         Sizes(traces=20, knowledge=20, stress=20, causes=20, short=20, texts=20)
@@ -43,10 +44,10 @@ class Sizes:
             return self
         if limit < 1:
             raise FloatLensError(f"limit {limit} is not a positive number; omit it for the default sizes")
-        return Sizes(**{name: min(size, limit) if size is not None else limit for name, size in asdict(self).items()})
+        sizes = {name: min(size, limit) if size is not None else limit for name, size in asdict(self).items()}
+        return Sizes(**sizes | {"texts": max(FEWEST_TEXTS, sizes["texts"])})
 
 
-DEMO = {"traces": 5, "knowledge": 24, "stress": 40, "causes": 12, "short": 14}
 FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500, short=100, texts=None)
 
 

@@ -115,6 +115,10 @@ def _moves(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
             more = "more" if claim["verdict"] == HOLDS else "no more"
             difference = f"a difference of {_points(100 * claim['value'])} points of their attention"
             said.append(f"Anchors move {more} in {mdm} than in {arm}: {difference}.")
+    for claim in decided.get("drift.floats", []):
+        much = percent(claim["value"]) if claim["verdict"] == HOLDS else "no"
+        extra = "more of the attention on its anchors moves than the order of writing and an untrained network move"
+        said.append(f"While {short(claim['models'][0])} writes, {much} {extra}.")
     for claim in decided.get("drift.renewal", []) if not said else []:
         share, model = percent(claim["value"]), short(claim["models"][0])
         much = share if claim["verdict"] == HOLDS else f"only {share}"
