@@ -38,7 +38,7 @@ Arrays = dict[str, Any]
 Contents = tuple[torch.Tensor, list[dict[int, torch.Tensor]], tuple[str, ...], dict[str, Any]]
 UNREADABLE = (
     ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, ArithmeticError, RecursionError, MemoryError,
-    AssertionError, NotImplementedError, pickle.UnpicklingError, struct.error,
+    AssertionError, NotImplementedError, RuntimeError, pickle.UnpicklingError, struct.error,
 )  # fmt: skip
 
 
@@ -161,6 +161,8 @@ def _from_matrices(arrays: Arrays, path: str | Path) -> Contents:
     if all(f"layer_{n}_{part}_states" in arrays for n in layers for part in ("query", "key")):
         vectors = {n: tuple(_heads(arrays[f"layer_{n}_{part}_states"]) for part in ("query", "key")) for n in layers}
         if all(q_HTD.shape[:2] == weights[n].shape[:2] for n, (q_HTD, _) in vectors.items()):
+            if any(q.shape[0] % k.shape[0] or q.shape[1:] != k.shape[1:] for q, k in vectors.values()):
+                raise ValueError("its queries and keys do not belong together")
             return tokens_ST, [weights], ("received", "attention", "qk", "qk_norm", "qk_cos"), {"vectors": vectors}
     return tokens_ST, [weights], ("received", "attention"), {}
 
@@ -169,14 +171,20 @@ def _floats(value: Any, dims: int, length: int) -> torch.Tensor:
     """Attention as float32 (..., length, length)."""
     if not isinstance(value, np.ndarray) or value.ndim != dims or value.shape[-2:] != (length, length):
         raise ValueError(f"expected attention of {length} positions, found the shape {np.shape(value)}")
-    return torch.from_numpy(value.astype(np.float32))
+    return _finite(value)
 
 
 def _heads(states: Any) -> torch.Tensor:
     if not isinstance(states, np.ndarray):
         raise ValueError("expected arrays of queries and keys")
-    array = states.astype(np.float32)
-    return torch.from_numpy(array[0] if array.ndim == 4 else array)
+    return _finite(states[0] if states.ndim == 4 else states)
+
+
+def _finite(value: Array) -> torch.Tensor:
+    values = value.astype(np.float32)
+    if not values.size or not np.isfinite(values).all():
+        raise ValueError(f"an array of shape {values.shape} holds no numbers, or some that are not finite")
+    return torch.from_numpy(values)
 
 
 def _flat(value: Any) -> Array:
