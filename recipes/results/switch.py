@@ -91,14 +91,24 @@ def read_candidate(lens: fl.Lens, name: str, novels: list[list[str]], out: Path,
     return json.loads((out / f"{like or name}.json").read_text(encoding="utf-8"))
 
 
-def fill_table(table: Path, lens: fl.Lens, novels: list[list[str]], rows_of: Callable[[list[int]], Rows]) -> None:
-    """Add the rows of every test text that the table has not yet; the table is replaced after each text."""
+def fill_table(
+    table: Path,
+    lens: fl.Lens,
+    novels: list[list[str]],
+    rows_of: Callable[[list[int]], Rows],
+    every: int = 1,
+    only: str | None = None,
+) -> None:
+    """Add the rows of the test texts that the table has not yet; the table is replaced after each text.
+
+    `every` takes one text of so many, `only` the text of this name alone.
+    """
     rows: Rows = pd.read_parquet(table).to_dict("records") if table.exists() else []
     done = {row["text"] for row in rows}
     for book in (6, 7):
         for k, ids in enumerate(spaced_texts(lens.tokenizer, novels[book], TEXTS)):
             label = f"{book}-{k}"
-            if label in done:
+            if label in done or k % every or only not in (None, label):
                 continue
             rows += [{"text": label} | row for row in rows_of(ids)]
             pd.DataFrame(rows).to_parquet(table.with_suffix(".tmp"), index=False)
@@ -201,15 +211,20 @@ def claims(out: Path) -> None:
             print(f"seed {seed} {name}: {value:.3f} [{low:.3f}, {high:.3f}], smallest effect {smallest}: {verdict}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("measure", "bare", "claims"))
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which model is measured, on which data, and where its tables are."""
     parser.add_argument("name", nargs="?", help="name of the model in the tables")
     parser.add_argument("--adapter", help="folder of an adapter of SmolLM2")
     parser.add_argument("--family", help="family, for an adapter that changes it")
     parser.add_argument("--like", help="measured model whose candidate token is used; by default the model's own")
     parser.add_argument("--data", type=Path, help="folder of the novels")
     parser.add_argument("--out", type=Path, required=True, help="folder of the tables")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("measure", "bare", "claims"))
+    add_options(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.what == "claims":
