@@ -66,9 +66,9 @@ serve: $(STAMP)  ## Serve the documentation and reload it on changes; does not e
 bench: $(STAMP)  ## Measure the cost of tracing, compared with plain generation
 	$(BIN)/python -m benchmarks.trace
 
-results: $(STAMP)  ## Make docs/results.md: hours, resumable; RESULTS_DATA and RESULTS_ADAPTERS name folders
-	$(BIN)/python -m recipes.results plan
-	$(BIN)/python -m recipes.results run --runs results; $(BIN)/python -m recipes.results write --runs results
+results: $(STAMP)  ## Write docs/results.md, its figures and docs/verdicts.md from the tables in the repository
+	$(BIN)/python -m recipes.results write
+	$(BIN)/python docs/scripts/list_verdicts.py
 
 explorer:  ## Build the explorer's script from frontend/src
 	cd frontend && npm ci --silent && npm run --silent build

@@ -1,206 +1,204 @@
-"""The figures of the results."""
+"""The figures of docs/results.md, from the tables of the plan. A figure whose table is missing is not drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from PIL import Image
 
-from floatlens.evaluation.stress.collection import ROLES, STAGES
 from floatlens.findings import style
-from floatlens.stats import percentile_mean
-from recipes.results.keep import shrink
+from floatlens.stats import interval_of_mean
+from recipes.results import nulls
+from recipes.results.switch import column, read_tables
 
-NAMES = {"nq-open-oracle.first200": "Natural Questions", "hotpotqa-dev.first200": "HotpotQA"}
+MODELS = {
+    "causal-next": ("#0072B2", "o", "next token, causal mask"),
+    "causal-masked": ("#009E73", "s", "hidden tokens, causal mask"),
+    "open-masked": ("#D55E00", "^", "hidden tokens, no mask"),
+}
+CHANGES = {
+    "mask-anchors": ("#D55E00", "s", "anchors masked"),
+    "move-anchors": ("#CC79A7", "D", "anchors moved by 8"),
+    "pin-anchors": ("#0072B2", "o", "anchors pinned"),
+    "add-sink": ("#009E73", "^", "sink added (score 0, 4)"),
+    "random": ("#8a8a8a", ".", "1 to 48 random positions masked"),
+}
+NULLS = {
+    "measured": ("#D55E00", "^", "measured"),
+    "reveal": ("#0072B2", "o", "reveal null"),
+    "redrawn": ("#8a8a8a", "s", "weights redrawn"),
+}
+WIDTH, COLOURS = 1400, 128  # of a picture: pixels across, and colours; keeps files small
 
 
-def plain_name(data: str) -> str:
-    """Return the name of a data set as it is shown."""
-    return NAMES.get(data, data)
+def figures() -> dict[str, Callable[[Path], Figure | None]]:
+    """The figures by name, in the order of the page."""
+    return {"switch": switch, "objective": objective, "statistics": statistics, "nulls": null_figure, "cost": cost}
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Save a figure as a small PNG file."""
+def draw(tables: Path, name: str, path: Path) -> bool:
+    """Draw a figure into a small PNG; False if it has no data."""
     with style.sheet():
-        figure.savefig(path, dpi=150, metadata={"Software": None})
+        figure = figures()[name](tables)
+        if figure is None:
+            return False
+        figure.savefig(path, dpi=200, metadata={"Software": None})
     shrink(path, path)
+    return True
 
 
-VERDICTS = {"holds": "#56b08c", "fails": "#e8946a", "inconclusive": "#d9d9d9"}
+def shrink(source: Path, target: Path) -> None:
+    """Write a picture of at most `WIDTH` pixels across with few colours."""
+    with Image.open(source) as picture:
+        small = picture.convert("RGB")
+        if small.width > WIDTH:
+            small = small.resize((WIDTH, round(small.height * WIDTH / small.width)), Image.Resampling.LANCZOS)
+        small = small.quantize(COLOURS, Image.Quantize.MEDIANCUT, kmeans=2, dither=Image.Dither.NONE)
+    small.save(target, optimize=True)
 
 
-def glance(table: pd.DataFrame, published: Mapping[str, str], order: Sequence[str], path: Path) -> None:
-    """All claims downwards, the models across: the value in each cell, the verdict as its colour; published values right.
-
-    `table` has one row per claim and model; `order` gives the models across.
-    """
-    claims = table.drop_duplicates("id").set_index("id")["claim"]
-    models = [model for model in order if model in set(table["model"])]
-    with style.sheet():
-        figure = style.new_figure(0.9 + 0.17 * len(claims))
-        axes = figure.subplots()
-        for row in table.to_dict("records"):
-            if row["model"] in models:
-                x, y = models.index(row["model"]), list(claims.index).index(row["id"])
-                axes.add_patch(
-                    Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, color=VERDICTS.get(row["verdict"], "#f2f2f2"), lw=0)
-                )
-                axes.text(x, y, f"{row['value']:.2g}", ha="center", va="center", fontsize=5.5)
-        for y, id_ in enumerate(claims.index):
-            axes.text(len(models) - 0.35, y, published.get(id_, ""), va="center", fontsize=5.5)
-        axes.text(len(models) - 0.35, -1, "LLaDA-8B and Dream-7B, published", va="center", fontsize=5.5)
-        axes.set_xlim(-0.5, len(models) + 1.9)
-        axes.set_ylim(len(claims) - 0.5, -1.5)
-        axes.set_yticks(range(len(claims)), claims, fontsize=5.5)
-        axes.set_xticks(range(len(models)), models, fontsize=5.5, rotation=30, ha="left")
-        axes.xaxis.tick_top()
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in VERDICTS.values()]
-        figure.legend(handles, list(VERDICTS), loc="outside lower center", ncols=len(handles))
-    save(figure, path)
+def read(tables: Path, name: str) -> pd.DataFrame | None:
+    path = tables / f"{name}.parquet"
+    return pd.read_parquet(path) if path.exists() else None
 
 
-def interventions(table: pd.DataFrame, path: Path) -> None:
-    """What each intervention does beyond its control, with intervals: accuracy on the left, robustness on the right."""
-    models, names = list(dict.fromkeys(table["model"])), list(dict.fromkeys(table["intervention"]))
-    looks = style.looks_of(models)
-    with style.sheet():
-        figure = style.new_figure(0.9 + 0.12 * len(names) * (len(models) + 1))
-        for axes, score, title in zip(
-            figure.subplots(1, 2, sharey=True),
-            ("accuracy", "loss"),
-            ("accuracy beyond the control", "what noise costs, beyond the control"),
-            strict=True,
-        ):
-            for place, model in enumerate(models):
-                part = table[(table["model"] == model) & (table["score"] == score)]
-                shift = (place - (len(models) - 1) / 2) / (len(models) + 2)
-                y = np.array([names.index(name) for name in part["intervention"]]) + shift
-                errors = [part["beyond"] - part["beyond_low"], part["beyond_high"] - part["beyond"]]
-                look = looks[model] | {"label": model}
-                axes.errorbar(part["beyond"], y, xerr=np.abs(errors), ls="none", ms=4, lw=1, **look)
-            axes.axvline(0, color="0.6", lw=0.8)
-            axes.set_title(title)
-            axes.set_yticks(range(len(names)), names, fontsize=6)
-        axes.invert_yaxis()
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=min(6, len(models)))
-    save(figure, path)
+def switch(tables: Path) -> Figure | None:
+    """The same text without punctuation, and with one candidate token in it: attention on the prompt, step by step."""
+    table, bare = read(tables, "maps-open-masked-0"), read(tables, "bare-open-masked-0")
+    if table is None or bare is None:
+        return None
+    text, at = table["text"].iloc[0], int(table["inserted"].iloc[0])
+    figure = style.new_figure(2.5)
+    titles = {"bare": "No punctuation: anchors come and go", "bare candidate": "One comma: the anchor stands still"}
+    for axes, (condition, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
+        shown = np.stack(table[table["condition"] == condition].sort_values("step")["attention"])
+        image = axes.imshow(np.sqrt(shown), aspect="auto", cmap=style.SEQUENTIAL, vmin=0, vmax=np.sqrt(0.6))
+        floating = column(bare, condition, "floating")[text]
+        axes.set_title(f"{title} (floating {floating:.2f})")
+        axes.set_xlabel("position in the prompt")
+        if condition != "bare":
+            axes.annotate("the comma", (at + 0.6, 11.2), (at + 8, 11.2), va="center", arrowprops={"arrowstyle": "->"})
+    figure.axes[0].set_ylabel("window of 8 written tokens")
+    bar = figure.colorbar(image, ax=figure.axes, shrink=0.9, ticks=np.sqrt([0, 0.05, 0.2, 0.4, 0.6]))
+    bar.ax.set_yticklabels(["0", "5 %", "20 %", "40 %", "60 %"])
+    return figure
 
 
-def deployment(table: pd.DataFrame, path: Path) -> None:
-    """Right answers over the stages, with intervals, and outdated and misled ones."""
-    sets = list(dict.fromkeys(table["data"]))
-    models = list(dict.fromkeys(table["model"]))
-    colours = style.colour_of(models)
-    looks: dict[str, dict[str, Any]] = {
-        "accuracy_words": {"ls": "-", "marker": "o"},
-        "outdated": {"ls": "--", "marker": "s"},
-        "misled": {"ls": ":", "marker": "^"},
-    }
-    with style.sheet():
-        figure = style.new_figure(2.6)
-        grid = figure.subplots(1, len(sets), squeeze=False, sharey=True)[0]
-        for axes, data in zip(grid, sets, strict=True):
-            here = [model for model in models if ((table["data"] == data) & (table["model"] == model)).any()]
-            for place, model in enumerate(here):
-                part = table[(table["data"] == data) & (table["model"] == model)].set_index("stage").reindex(STAGES)
-                x = np.arange(len(STAGES)) + 0.1 * (place - (len(here) - 1) / 2)
-                for name, look in looks.items():
-                    axes.plot(x, 100 * part[name].astype(float), color=colours[model], ms=3, **look)
-                low, high = (100 * part[f"accuracy_words_{end}"].astype(float) for end in ("low", "high"))
-                axes.vlines(x, low, high, color=colours[model], lw=1, alpha=0.6)
-            axes.set_xticks(range(len(STAGES)), STAGES, rotation=30, ha="right")
-            axes.set_title(data)
-        grid[0].set_ylabel("answers (%)")
-        lines = {"right": "accuracy_words", "outdated": "outdated", "misled": "misled"}
-        handles = [Line2D([], [], color=colours[model], lw=2) for model in models]
-        handles += [Line2D([], [], color="0.4", ms=3, **looks[name]) for name in lines.values()]
-        figure.legend(
-            handles,
-            [*models, *lines],
-            loc="outside upper center",
-            ncols=-(-len(handles) // (1 + len(handles) // 8)),
-            fontsize=6,
+def objective(tables: Path) -> Figure | None:
+    """First-token share and strongest key by layer, for objective × mask; the seeds as two lines."""
+    figure = style.new_figure(2.6)
+    left, right = figure.subplots(1, 2, sharex=True)
+    for seed, line in ((0, "-"), (1, ":")):
+        for name, table in read_tables(tables, seed).items():
+            if name not in MODELS:
+                continue
+            colour, marker, label = MODELS[name]
+            rows = table[table["condition"] == "as is"]
+            for axes, values in ((left, "first_by_layer"), (right, "share_by_layer")):
+                mean_L = np.stack(rows[values]).mean(axis=0)
+                axes.plot(mean_L, line, color=colour, marker=marker, markevery=3, label=f"{label}, seed {seed}")
+    left.set_title("Only a causal mask keeps the first-token sink")
+    left.set_ylabel("attention on the first token,\nbeyond an even share")
+    right.set_title("Without it, another key is nearly as strong")
+    right.set_ylabel("attention on the strongest key")
+    for axes in (left, right):
+        axes.set_ylim(-0.05, 0.85)
+        axes.set_xlabel("layer")
+    style.legend(figure, columns=3)
+    return figure
+
+
+def statistics(tables: Path) -> Figure | None:
+    """Movement by four statistics, for two texts and two models."""
+    found = {name: read(tables, f"statistics-{name}-0") for name in ("open-masked", "causal-masked")}
+    if any(table is None for table in found.values()):
+        return None
+    shown = {"all rows": "all rows", "last row": "last written row", "window": "window", "moved": "moved attention"}
+    figure = style.new_figure(2.4)
+    panels = figure.subplots(1, len(shown), sharey=True)
+    for axes, (statistic, title) in zip(panels, shown.items(), strict=True):
+        for shift, (name, table) in zip((-0.12, 0.12), found.items(), strict=True):
+            assert table is not None
+            colour, marker, label = MODELS[name]
+            for x, condition in enumerate(("as is", "out")):
+                points(axes, x + shift, column(table, condition, statistic), colour, marker, label if x == 0 else None)
+        axes.set_title(title)
+        axes.set_xticks((0, 1), ("as it is", "commas out"))
+        axes.set_xlim(-0.5, 1.5)
+    panels[0].set_ylabel("distance between two steps")
+    style.legend(figure)
+    return figure
+
+
+def points(axes: object, x: float, values: pd.Series, colour: str, marker: str, label: str | None) -> None:
+    """One point per text, and the mean with its interval."""
+    there = values.to_numpy(float)[np.isfinite(values.to_numpy(float))]
+    mean, (low, high) = interval_of_mean(there)
+    axes.plot(np.full(len(there), x), there, ".", color=colour, alpha=0.25, markeredgewidth=0)  # type: ignore[attr-defined]
+    axes.errorbar(  # type: ignore[attr-defined]
+        x, mean, yerr=[[max(mean - low, 0)], [max(high - mean, 0)]], color=colour, marker=marker, capsize=2, label=label
+    )
+
+
+def read_nulls(tables: Path) -> pd.DataFrame:
+    """Floating over all rows and of the nulls: LLaDA's published maps, and every model that was measured."""
+    paths = sorted(tables.glob("nulls-*.parquet"))
+    return pd.concat([nulls.published(), *(pd.read_parquet(path) for path in paths)], ignore_index=True)
+
+
+def null_figure(tables: Path) -> Figure | None:
+    """Floating over all rows beside both nulls, mean over layers."""
+    table = read_nulls(tables)
+    models = list(table["model"].unique())
+    figure = style.new_figure(2.3)
+    axes = figure.subplots()
+    for shift, (what, (colour, marker, label)) in zip((-0.15, 0, 0.15), NULLS.items(), strict=True):
+        part = table[table["what"] == what].groupby("model", sort=False)["floating"].mean()
+        axes.plot(
+            [models.index(model) + shift for model in part.index], part, marker, color=colour, label=label, markersize=6
         )
-    save(figure, path)
+    axes.set_xticks(range(len(models)), models)
+    axes.set_xlim(-0.5, len(models) - 0.5)
+    axes.set_ylim(-0.02, None)
+    axes.set_ylabel("floating, all rows")
+    style.legend(figure)
+    return figure
 
 
-def roles(table: pd.DataFrame, path: Path) -> None:
-    """Attention per token by role of the passage, at each stage."""
-    shown = list(dict.fromkeys(zip(table["data"], table["model"], strict=True)))
-    columns = min(3, len(shown))
-    rows = -(-len(shown) // columns)
-    with style.sheet():
-        figure = style.new_figure(0.6 + 1.6 * rows)
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=True, sharex=True)
-        for axes, (data, model) in zip(grid.flat, shown, strict=False):
-            here = (table["model"] == model) & (table["data"] == data)
-            part = table[here].groupby(["stage", "role"])["per_token"].mean().unstack()
-            part = part.reindex(index=STAGES, columns=ROLES)
-            for place, role in enumerate(ROLES):
-                axes.bar(np.arange(len(STAGES)) + 0.2 * (place - 1.5), part[role], width=0.19, label=role)
-            axes.axhline(1, color="0.6", lw=0.8)
-            axes.set_title(f"{model}, {data}", fontsize=7)
-            axes.set_xticks(range(len(STAGES)), STAGES, rotation=30, ha="right")
-        for axes in list(grid.flat)[len(shown) :]:
-            axes.set_axis_off()
-        for axes in list(grid.flat)[max(0, len(shown) - columns) : len(shown)]:
-            axes.tick_params(labelbottom=True)
-        for axes in grid[:, 0]:
-            axes.set_ylabel("attention per token")
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ROLES))
-    save(figure, path)
+def costs(tables: Path) -> pd.DataFrame | None:
+    """Nats lost and attention moved by text, condition and change."""
+    table = read(tables, "interventions-open-masked-0")
+    if table is None:
+        return None
+    plain = table[table["change"] == "plain"].set_index(["text", "condition"])["nats"]
+    changed = table[table["change"] != "plain"].copy()
+    changed["lost"] = (
+        changed["nats"] - plain.loc[list(zip(changed["text"], changed["condition"], strict=True))].to_numpy()
+    )
+    return changed
 
 
-def film(table: pd.DataFrame, path: Path) -> None:
-    """Each number by layer (across) and checkpoint (downwards)."""
-    titles = {
-        "absorption first": "attention on the first token (%)",
-        "absorption top(1)": "on the strongest position (%)",
-        "floating": "how much anchors move",
-        "copying": "best copy score of a head",
-    }
-    trained = sorted(table["trained"].unique())
-    labels = ["SmolLM2" if t < 0 else f"{t:,}" for t in trained]
-    with style.sheet():
-        figure = style.new_figure(0.9 + 0.24 * len(trained) * 2)
-        for axes, name in zip(figure.subplots(2, 2).flat, titles, strict=True):
-            grid = table.pivot(index="trained", columns="layer", values=name).reindex(trained)
-            image = axes.imshow(grid, cmap=style.SEQUENTIAL, aspect="auto", vmin=0, interpolation="nearest")
-            axes.set_yticks(range(len(trained)), labels, fontsize=6)
-            axes.set_title(titles[name])
-            axes.set_xlabel("layer")
-            figure.colorbar(image, ax=axes)
-        figure.supylabel("tokens of training", fontsize=7)
-    save(figure, path)
-
-
-def tasks(table: pd.DataFrame, path: Path) -> None:
-    """Floating and absorption by task with intervals over texts, one bar per model."""
-    models, names = list(dict.fromkeys(table["model"])), list(dict.fromkeys(table["task"]))
-    shown = {
-        "floating": "how much anchors move",
-        "absorption top(1)": "on the strongest position (%)",
-        "sink": "on the first, beyond uniform (%)",
-    }
-    colours = style.colour_of(models)
-    with style.sheet():
-        figure = style.new_figure(2.2)
-        for axes, (name, title) in zip(figure.subplots(1, len(shown)), shown.items(), strict=True):
-            for place, model in enumerate(models):
-                mine = table[table["model"] == model]
-                means = [percentile_mean(mine.loc[mine["task"] == task, name].to_numpy(float)) for task in names]
-                x = np.arange(len(names)) + 0.8 / len(models) * (place - (len(models) - 1) / 2)
-                axes.bar(x, [m.value for m in means], width=0.75 / len(models), color=colours[model], label=model)
-                axes.vlines(x, [m.low for m in means], [m.high for m in means], color="0.2", lw=0.8)
-            axes.set_title(title)
-            axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
-    save(figure, path)
+def cost(tables: Path) -> Figure | None:
+    """Nats lost over attention moved, by intervention; random masks as the curve to compare with."""
+    table = costs(tables)
+    if table is None:
+        return None
+    figure = style.new_figure(2.6)
+    titles: Mapping[str, str] = {"as is": "Text as it is", "out": "Commas taken out"}
+    for axes, (condition, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
+        part = table[table["condition"] == condition]
+        for kind, (colour, marker, label) in CHANGES.items():
+            rows = part[part["change"].str.startswith(kind)]
+            axes.plot(rows["moved"], rows["lost"], marker, color=colour, alpha=0.35, markeredgewidth=0)
+            means = rows.groupby("change", sort=False)[["moved", "lost"]].mean()
+            axes.plot(means["moved"], means["lost"], marker, color=colour, markersize=8, label=label)
+        axes.axhline(0, color=style.FAINT, lw=0.6)
+        axes.set_title(title)
+        axes.set_xlabel("attention moved (total variation, deep layers)")
+    figure.axes[0].set_ylabel("nats per token lost")
+    style.legend(figure, columns=3)
+    return figure

@@ -7,6 +7,7 @@ prefixes       one of four words and then the candidate, or a semicolon, before 
 reveal         the candidate or a control stands masked in that text and is revealed at step 3: beside the text that is
                written by then, or far ahead of it
 interventions  likelihood of the text under changed attention in the deep layers, and how far attention moved
+statistics     movement by four statistics: all rows, the last written row, windows, windows without normalising
 maps           attention on the prompt at every step of one text without punctuation, and with one candidate in it
 hidden         the base model (`hidden smollm2`) when no query may see its first token
 
@@ -24,9 +25,11 @@ import numpy as np
 import torch
 
 import floatlens as fl
+from floatlens.anchors import find_anchors
 from floatlens.data.prompt import Prompt
+from floatlens.findings import definitions
 from floatlens.findings.sink import Text, measure_text, same_type
-from floatlens.findings.window import HIDDEN, LENGTH, PROMPT, ROWS, WRITTEN, attend, read_text
+from floatlens.findings.window import HIDDEN, LENGTH, PROMPT, ROWS, WRITTEN, attend, moves, profile, read_text
 from recipes.results.switch import Rows, add_options, bare_texts, fill_table, load, read_candidate, read_novels
 
 WORDS = ("Well", "Now", "Yes", "So")  # before the mark of a prefix
@@ -115,6 +118,40 @@ def distance(one_LQT: np.ndarray, other_LQT: np.ndarray) -> float:
     return float((abs(one_LT - other_LT).sum(axis=-1) + lost_L).mean() / 2)
 
 
+def statistics(lens: fl.Lens, removed: set[int], ids: Sequence[int]) -> Rows:
+    rows = []
+    for condition, text in (("as is", ids), ("out", [i for i in ids if i not in removed])):
+        matrices = attend(lens, list(text[:LENGTH]))[0]
+        causal = lens.family.attention == "causal"
+        all_SLT = np.full((len(matrices), len(deep(matrices[0])), LENGTH), np.nan)
+        last_SLT = all_SLT.copy()
+        for step, matrix_LQT in enumerate(matrices):
+            end = PROMPT + (step + 1) * ROWS  # tokens that are there after this step; a causal model has no masks
+            there = end if causal else LENGTH
+            all_SLT[step, :, :there] = deep(matrix_LQT)[:, :there, :there].mean(axis=1)
+            last_SLT[step, :, :there] = deep(matrix_LQT)[:, end - 1, :there]
+        starts = range(PROMPT, PROMPT + WRITTEN, ROWS)
+        windows = [profile(deep(m)[:, s : s + ROWS], s) for m, s in zip(matrices, starts, strict=True)]
+        moved = moves(windows)
+        assert moved is not None
+        rows.append(
+            {
+                "condition": condition,
+                "all rows": floating(all_SLT, lens.family.attention),
+                "last row": floating(last_SLT, "bidirectional"),
+                "window": float(np.nanmean(moved.floating)),
+                "moved": float(moved.moved.mean()),
+            }
+        )
+    return rows
+
+
+def floating(a_SLT: np.ndarray, attention: str) -> float:
+    """Floating by `definitions.floating`, mean over the layers that have a value; NaN where a position is not there yet."""
+    mass_SLT = definitions.anchor_mass(np.nan_to_num(a_SLT), find_anchors(a_SLT, "sigma(3)", attention))
+    return float(np.nanmean([definitions.floating(mass_ST) for mass_ST in np.moveaxis(mass_SLT, 1, 0)]))
+
+
 def maps(lens: fl.Lens, candidate: int, ids: Sequence[int]) -> Rows:
     rows = []
     texts = bare_texts(lens.tokenizer, list(ids), candidate)[:2]
@@ -143,7 +180,7 @@ def deep(matrix_LQT: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("prefixes", "reveal", "interventions", "maps", "hidden"))
+    parser.add_argument("what", choices=("prefixes", "reveal", "interventions", "statistics", "maps", "hidden"))
     add_options(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -157,6 +194,7 @@ def main() -> None:
         "prefixes": (partial(prefixes, lens, candidate, removed), 2),
         "reveal": (partial(reveal, lens, candidate, removed, found.get("controls", [])), 2),
         "interventions": (partial(interventions, lens, removed), 4),
+        "statistics": (partial(statistics, lens, removed), 4),
         "maps": (partial(maps, lens, candidate), 1),
         "hidden": (partial(hidden, lens), 1),
     }[args.what]

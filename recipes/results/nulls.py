@@ -1,7 +1,8 @@
 """How much do anchors seem to float in a network that has learned nothing, or whose tokens never change their strength?
 
     python -m recipes.results.nulls tiny-mdm --out OUT
-    python -m recipes.results.nulls open-masked-0 --adapter RUNS/open-masked-0/final --family a2d-shifted --data DATA --out OUT
+    python -m recipes.results.nulls open-masked-0 --adapter RUNS/open-masked-0/final --family a2d-shifted --data DATA \\
+        --out OUT
 
 Floating over all rows (mean distance of the attention on anchors between two steps), by layer, three times:
 
@@ -26,7 +27,7 @@ import floatlens as fl
 from floatlens.anchors import find_anchors
 from floatlens.findings import definitions
 from floatlens.findings.window import LENGTH, PROMPT, ROWS, attend
-from recipes.results.facts import received
+from recipes.results.facts import mass, received
 from recipes.results.switch import add_options, load, read_novels, spaced_texts
 
 QUESTIONS, TEXTS = 20, 5  # of a small model; per test novel
@@ -46,10 +47,8 @@ def reveal_null(a_ST: np.ndarray, masked_ST: np.ndarray) -> np.ndarray:
 
 
 def floating(a_ST: np.ndarray) -> float:
-    """Floating of received attention (step, position); steps with an unknown part have no anchors."""
-    known_ST = np.nan_to_num(a_ST)
-    anchors_ST = find_anchors(known_ST, "sigma(3)", "bidirectional") & np.isfinite(a_ST).all(axis=1, keepdims=True)
-    return definitions.floating(definitions.anchor_mass(known_ST, anchors_ST))
+    """Floating of received attention (step, position)."""
+    return definitions.floating(definitions.anchor_mass(a_ST, find_anchors(a_ST, "sigma(3)", "bidirectional")))
 
 
 def redraw(lens: fl.Lens, seed: int = 0) -> None:
@@ -78,19 +77,13 @@ def received_by(lens: fl.Lens, args: argparse.Namespace) -> Iterator[tuple[str, 
 
 
 def published() -> pd.DataFrame:
-    """The same two numbers of LLaDA-8B's published maps; the weights could not be redrawn there."""
+    """The same of LLaDA-8B's published maps, on the anchors that its authors hatched; its weights cannot be redrawn here."""
     masked_ST = fl.paper.reveal_order()["masked"].values
-    rows = [
-        {
-            "model": f"LLaDA-8B, layer {layer}",
-            "what": what,
-            "text": "published",
-            "layer": layer,
-            "floating": floating(a),
-        }
-        for layer in (0, 31)
-        for what, a in (("measured", received(layer)), ("reveal", reveal_null(received(layer), masked_ST)))
-    ]
+    rows = []
+    for layer in (0, 31):
+        null = floating(reveal_null(received(layer), masked_ST))
+        for what, value in (("measured", definitions.floating(mass(layer))), ("reveal", null)):
+            rows.append({"model": f"LLaDA-8B, layer {layer}", "what": what, "layer": layer, "floating": value})
     return pd.DataFrame(rows)
 
 
