@@ -73,7 +73,7 @@ def switch(tables: Path) -> Figure | None:
         return None
     text, at = table["text"].iloc[0], int(table["inserted"].iloc[0])
     figure = style.new_figure(2.5)
-    titles = {"bare": "No punctuation: anchors come and go", "bare candidate": "One comma: the anchor stands still"}
+    titles = {"bare": "No punctuation: anchors move", "bare candidate": "One comma: it stands still"}
     for axes, (condition, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
         shown = np.stack(table[table["condition"] == condition].sort_values("step")["attention"])
         image = axes.imshow(np.sqrt(shown), aspect="auto", cmap=style.SEQUENTIAL, vmin=0, vmax=np.sqrt(0.6))
@@ -104,7 +104,7 @@ def objective(tables: Path) -> Figure | None:
     left.set_title("Only a causal mask keeps the first-token sink")
     left.set_ylabel("attention on the first token,\nbeyond an even share")
     right.set_title("Without it, another key is nearly as strong")
-    right.set_ylabel("attention on the strongest key")
+    right.set_ylabel("attention on\nthe strongest key")
     for axes in (left, right):
         axes.set_ylim(-0.05, 0.85)
         axes.set_xlabel("layer")

@@ -144,8 +144,12 @@ def refutation() -> str:
             if name in ("type", "absent") and not row["verdict"].startswith(("holds", "inconclusive")):
                 against.append(f"{name}: {row['verdict']}")
         if shown:
-            so_far = "" if {"causal-masked", "causal-next", "open-masked"} <= tables.keys() else ", as far as it is measured"
-            result = f"against the sentence: {'; '.join(against)}" if against else f"nothing refutes the sentence{so_far}"
+            so_far = (
+                "" if {"causal-masked", "causal-next", "open-masked"} <= tables.keys() else ", as far as it is measured"
+            )
+            result = (
+                f"against the sentence: {'; '.join(against)}" if against else f"nothing refutes the sentence{so_far}"
+            )
             lines.append(f"- Seed {seed}: first-token share {', '.join(shown)}; {result}.")
         else:
             lines.append(f"- Seed {seed}: {MISSING}.")

@@ -66,7 +66,14 @@ def test_the_readme_has_numbers_of_the_tables() -> None:
     bare, one = (rows("bare-open-masked-0", c)["floating"].mean() for c in ("bare", "bare candidate"))
     prose = [rows(f"open-masked-{seed}", "as is")["floating"].mean() for seed in (0, 1)]
     shown = re.findall(r"\d+\.\d+|\d+(?= (?:to|%))", re.sub(r"SmolLM2-\d+M", "", part))
-    assert shown == [f"{first[0]:.0f}", f"{first[1]:.0f}", f"{bare:.2f}", f"{one:.2f}", f"{prose[0]:.2f}", f"{prose[1]:.2f}"]
+    assert shown == [
+        f"{first[0]:.0f}",
+        f"{first[1]:.0f}",
+        f"{bare:.2f}",
+        f"{one:.2f}",
+        f"{prose[0]:.2f}",
+        f"{prose[1]:.2f}",
+    ]
 
 
 @pytest.mark.parametrize(
