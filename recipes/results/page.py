@@ -132,9 +132,7 @@ def refutation() -> str:
             for name in ("causal-masked", "open-masked")
             if name in tables
         }
-        shown = [
-            f"`{name}` gives its first token {number(share)} beyond an even share" for name, share in shares.items()
-        ]
+        shown = [f"{number(share)} in `{name}`" for name, share in shares.items()]
         against = []
         if shares.get("causal-masked", 1) < 0.05:
             against.append("`causal-masked` has no first-token sink")
@@ -296,25 +294,23 @@ def claims_table() -> str:
             ours, verdict = f"{row['value']:.2g} [{row['low']:.2g}, {row['high']:.2g}]", row["verdict"]
             arm = "" if np.isnan(row["arm"]) else f"{row['arm']:.2g}"
         else:
-            ours, verdict, arm = "", MISSING, ""
-        lines.append(
-            f"| {claim.sentence} (`{id_}`) | {begin(claim.statistic)} | {shown.get(id_, '–')} | {ours or '–'} | {arm or '–'} "
-            f"| {verdict} |"
-        )
+            ours, verdict, arm = "", "unmeasured", ""
+        cells = (f"{claim.sentence} (`{id_}`)", begin(claim.statistic), shown.get(id_), ours, arm, verdict)
+        lines.append(f"| {' | '.join(cell or '–' for cell in cells)} |")
     return "\n".join(lines)
 
 
 def begin(statistic: str, least: int = 6) -> str:
-    """A definition up to its first comma, colon or semicolon after a few words.
+    """A definition without parentheses, up to its first comma, colon or semicolon after a few words.
 
     >>> begin("attention on the anchors, in percent of all, ARM minus MDM, mean over layers: as published")
     'attention on the anchors, in percent of all'
     """
-    words = statistic.split()
+    words = re.sub(r" \([^)]*\)", "", statistic).split()
     for n, word in enumerate(words[least - 1 :], least):
         if word[-1] in ",;:":
             return " ".join(words[:n])[:-1]
-    return statistic
+    return " ".join(words)
 
 
 def published() -> dict[str, str]:
