@@ -50,8 +50,9 @@ chromium:  ## Install a browser for the tests, if possible
 unit: $(STAMP)  ## Run tests and doctests
 	$(BIN)/python -m pytest -n 2
 
-cost: $(STAMP)  ## Print time and memory of each finding on a large trace
+cost: $(STAMP)  ## Print time and memory of each finding on a large trace, and the time of a first hour and of the README's commands
 	$(BIN)/python -m benchmarks.findings
+	$(BIN)/python -m benchmarks.first_hour
 
 s3: $(STAMP)  ## Run the tests of runs in an object store, in their own environment
 	sh tests/store/s3.sh

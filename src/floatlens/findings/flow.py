@@ -305,6 +305,7 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
         grid = figure.subplots(len(models), len(positions), squeeze=False)
         for row, model in enumerate(models):
             regions = ordered(list(dict.fromkeys(data.loc[data["model"] == model, "region_to"])))
+            mesh = None
             for column, position in enumerate(positions):
                 axes = grid[row, column]
                 part = data[(data["model"] == model) & (data["gold_position"] == position)]
@@ -332,8 +333,9 @@ def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
                         f"gold at {position}" if position > 0 else "no gold document", color=GOLD, weight="bold"
                     )
             grid[row, 0].set_ylabel(f"{style.short(model, 22)}\nfrom")
-            bar = figure.colorbar(mesh, ax=list(grid[row]), pad=0.01, aspect=16, extend="max")
-            bar.set_label("flow (% of the row)")
+            if mesh is not None:  # a model may have no sample at the positions that are shown
+                bar = figure.colorbar(mesh, ax=list(grid[row]), pad=0.01, aspect=16, extend="max")
+                bar.set_label("flow (% of the row)")
         for axes in grid[-1]:
             axes.set_xlabel("to")
         how = "rollout without residual"

@@ -1,0 +1,20 @@
+"""A researcher's first hour: a checkpoint in LLaDA's layout and her own JSONL file, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.first_hour import FIGURES, make_files, readme_commands, walk
+
+
+def test_a_checkpoint_and_a_file_become_six_figures_and_table_1_in_one_command(tmp_path: Path) -> None:
+    make_files(tmp_path, questions=2)
+    walk(tmp_path, "--only", ",".join([*FIGURES, "knowledge"]), "--limit", "2", "--max-new-tokens", "4")
+    table = (tmp_path / "study" / "table1.md").read_text()
+    assert "llada" in table and "tiny-arm" in table
+    assert (tmp_path / "study" / "report.html").is_file()
+
+
+def test_the_commands_of_the_readme_are_timed() -> None:
+    assert [line.split()[1] for line in readme_commands()] == ["models", "trace", "figure"]
+    assert all(" ./llada" in line for line in readme_commands()[:2])
