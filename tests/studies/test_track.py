@@ -6,6 +6,7 @@ import json
 import math
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,25 @@ import xarray as xr
 import floatlens as fl
 from floatlens.explorer.run_folders import RunFolders
 from floatlens.findings.window import LENGTH, PROMPT, WRITTEN
+from floatlens.models.checkpoint import Checkpoint
+from floatlens.models.family import FAMILIES
+from floatlens.options import Load
 from floatlens.store.folder import RunFolder
 from floatlens.studies import probe as probes
+from floatlens.studies import track as tracks
 from floatlens.studies.report import films, shown_traces
-from floatlens.studies.track import COLUMNS, VARIABLES, copy_scores, expand, figure, open_track, sentence, summarise
+from floatlens.studies.track import (
+    COLUMNS,
+    VARIABLES,
+    copy_scores,
+    expand,
+    figure,
+    locate,
+    open_track,
+    sentence,
+    step_of,
+    summarise,
+)
 from tests.commands import run
 from tests.findings import planted_models
 from tests.findings.planted_models import share
@@ -153,8 +169,30 @@ def test_a_model_with_adapters_and_with_its_mask_lifted(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["massive"].sel(checkpoint="checkpoint-9"), measure(loaded, ids)[0]["massive"])
 
 
-def test_questions_are_read_with_their_passages() -> None:
-    found = fl.track(["tiny-mdm"], data="world:long", limit=1, passages=5)
+def test_a_revision_of_the_hub_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Load]] = []
+
+    def find(name: str, how: Load) -> Checkpoint:
+        asked.append((name, how))
+        return Checkpoint(name, name, {}, FAMILIES["a2d"], how)
+
+    monkeypatch.setattr(tracks, "find", find)
+    found = locate("org/name@step1000+out/adapter:a2d", Load(dtype="bfloat16"))
+    [(name, how)] = asked
+    assert (name, how.revision, how.adapter, how.family) == ("org/name", "step1000", "out/adapter", "a2d")
+    assert how.dtype == "bfloat16" and found.name == "org/name@step1000+out/adapter:a2d"
+    assert step_of("org/name@step1000") == 1000
+
+
+def test_questions_are_read_with_their_passages_and_progress_counts_checkpoints() -> None:
+    told: list[Any] = []
+
+    def watch(label: str, total: int | None) -> Callable[[], None]:
+        told.append((label, total))
+        return lambda: told.append("advanced")
+
+    found = fl.track(["tiny-mdm"], data="world:long", limit=1, passages=5, watch=watch)
+    assert told == [("checkpoints", 1), "advanced"]
     assert found["texts"].item() == 1 and np.isfinite(found["sink_share"]).all()
     with pytest.raises(fl.FloatLensError, match="tokens with its passages and answer, and at least 112 are needed"):
         fl.track(["tiny-mdm"], data="world:fresh", limit=1, passages=0)
