@@ -242,7 +242,7 @@ def test_a_report_of_a_trace_run_shows_what_it_can_and_says_what_it_cannot(tmp_p
 
 def test_runs_with_nothing_to_show_are_refused(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", {"command": "trace", "asked": {}})
-    with pytest.raises(FloatLensError, match="neither traces nor answers"):
+    with pytest.raises(FloatLensError, match="has nothing to show"):
         make([tmp_path / "run"], tmp_path / "r.html")
     assert command_line(["report", str(tmp_path / "none"), "--out", str(tmp_path / "r.html")]) == 2
 
