@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from floatlens.decode.blocks import count_blocks, visible
@@ -9,6 +10,7 @@ from floatlens.decode.draws import most_confident, transfers
 from floatlens.decode.llada import nearest
 from floatlens.decode.llada2 import is_written_to_its_end
 from floatlens.decode.most_certain import put_last
+from floatlens.decode.sampler import settings_for
 
 
 def test_a_block_sees_itself_and_the_blocks_before_it_and_padding_only_itself() -> None:
@@ -42,3 +44,11 @@ def test_a_text_is_written_to_its_end_if_no_mask_stands_before_the_end_token() -
 def test_end_tokens_are_ranked_after_all_others() -> None:
     ranks = put_last(torch.tensor([-0.5, -0.1, -0.9]), torch.tensor([7, 2, 2]), (2,))
     assert ranks.argsort(descending=True).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("sampler", "filtered"), [("sdar", True), ("llada2", False), ("llada2.1", False)])
+def test_top_k_changes_greedy_confidence_only_where_the_published_sampler_filters(sampler: str, filtered: bool) -> None:
+    logits_LV = torch.tensor([[2.0, 1.0, 0.0]])
+    token_L, probability_L = settings_for(sampler, top_k=1).propose(logits_LV, None)  # type: ignore[attr-defined]
+    assert token_L.tolist() == [0]
+    assert float(probability_L) == pytest.approx(1.0 if filtered else float(logits_LV.softmax(-1)[0, 0]))

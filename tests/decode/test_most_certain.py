@@ -56,6 +56,24 @@ def test_the_positions_are_shared_evenly_among_the_steps() -> None:
     assert written(steps=2) == [(0, 6), (1, 7), (2, 8), (3, END), (4, END), (5, END)]
 
 
+class WritesMasks(Passes):
+    """A model that is certain that the first new token is the mask itself, and less and less so of the others."""
+
+    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        logits = torch.zeros(1, 4, VOCABULARY)
+        for position, token in enumerate((MASK, 6, 7, 8)):
+            logits[0, position, token] = 9.0 - position
+        return len(PROMPT[0]), logits
+
+
+def test_a_mask_that_the_model_writes_itself_counts_as_written() -> None:
+    chosen, special = MostCertain(max_new_tokens=4), SpecialTokens(mask_id=MASK, end_ids=(END,))
+    passes = WritesMasks(None, torch.tensor(PROMPT), None, chosen, special=special)  # type: ignore[arg-type]
+    steps = list(chosen.sample(passes))
+    assert [step.committed_BT[0, 3:].nonzero()[:, 0].tolist() for step in steps] == [[0], [1], [2], [3]]
+    assert steps[-1].after_BT[0, 3:].tolist() == [MASK, 6, 7, 8]
+
+
 @pytest.fixture(scope="module")
 def lens(tmp_path_factory: pytest.TempPathFactory) -> fl.Lens:
     base = checkpoints.native(tmp_path_factory.mktemp("base"), "llama")
