@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import floatlens as fl
+from floatlens.decode.dream import Dream
 from floatlens.decode.most_certain import MostCertain
 from floatlens.decode.network import Passes
 from floatlens.decode.step import SpecialTokens
@@ -72,6 +73,33 @@ def test_a_mask_that_the_model_writes_itself_counts_as_written() -> None:
     steps = list(chosen.sample(passes))
     assert [step.committed_BT[0, 3:].nonzero()[:, 0].tolist() for step in steps] == [[0], [1], [2], [3]]
     assert steps[-1].after_BT[0, 3:].tolist() == [MASK, 6, 7, 8]
+
+
+class Fixed(Passes):
+    """A model whose logits do not depend on what is written, and which never writes a mask."""
+
+    logits_NV = torch.randn(6, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    logits_NV[:, MASK] = -torch.inf
+
+    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        return len(PROMPT[0]), self.logits_NV[None]
+
+
+def test_dream_draws_positions_by_confidence_over_the_whole_sequence() -> None:
+    """As published: one draw without replacement from softmax(-entropy / alg_temp), where only masks have any weight."""
+    chosen = Dream(max_new_tokens=6, steps=2, alg_temp=0.5, seed=3)
+    passes = Fixed(None, torch.tensor(PROMPT), None, chosen, special=SpecialTokens(mask_id=MASK))  # type: ignore[arg-type]
+    steps = list(chosen.sample(passes))
+    draws, hidden = torch.Generator().manual_seed(3), set(range(6))
+    probs = Fixed.logits_NV.softmax(-1)
+    for step, count in zip(steps, (2, 4), strict=True):  # 1 - 0.5005 of 6, rounded down, and then the rest
+        weights = torch.full((3 + 6,), -torch.inf)
+        for position in hidden:
+            weights[3 + position] = (probs[position] * (probs[position] + 1e-10).log()).sum()
+        drawn = torch.multinomial((weights / 0.5).softmax(-1), count, False, generator=draws) - 3
+        assert set(step.committed_BT[0, 3:].nonzero()[:, 0].tolist()) == set(drawn.tolist())
+        hidden -= set(drawn.tolist())
+    assert not hidden and steps[-1].after_BT[0, 3:].tolist() == Fixed.logits_NV.argmax(-1).tolist()
 
 
 @pytest.fixture(scope="module")
