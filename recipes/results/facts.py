@@ -15,7 +15,7 @@ import numpy as np
 
 from floatlens.findings import definitions
 from floatlens.paper import figures
-from floatlens.stats import NAN, Array
+from floatlens.stats import NAN, Array, spearman
 
 WHOLE_QUERIES = slice(7, 52)  # rows of the QK panels in which every cell is visible
 PAIRS = {"LLaDA, Llama": ("llada", "llama"), "Dream, Qwen": ("dream", "qwen")}
@@ -103,9 +103,9 @@ def _drift() -> Iterator[PublishedFact]:
     visible = slope(definitions.centre(~masked_ST))
     numbers = {
         "anchors per step": {n: x.sum(axis=1).mean() for n, x in anchors.items()},
-        "turnover per step (1 − Jaccard)": {n: definitions.turnover(x).mean() for n, x in anchors.items()},
-        "turnover from first to last step": {n: definitions.turnover(x[[0, -1]])[0] for n, x in anchors.items()},
-        "dwell (steps)": {n: float(definitions.dwell(x)) for n, x in anchors.items()},
+        "turnover per step (1 − Jaccard)": {n: turnover(x).mean() for n, x in anchors.items()},
+        "turnover from first to last step": {n: turnover(x[[0, -1]])[0] for n, x in anchors.items()},
+        "dwell (steps)": {n: float(dwell(x)) for n, x in anchors.items()},
         "floating": {n: definitions.floating(x) for n, x in p.items()},
         "renewal": {n: definitions.renewal(np.where(x, np.nan_to_num(a[n]), 0.0)) for n, x in anchors.items()},
         "slope of the centre (positions per step)": {
@@ -163,12 +163,12 @@ def _heads() -> Iterator[PublishedFact]:
     depth = {n: definitions.retrieval_depth(s) for n, s in scores.items()}
     yield PublishedFact("heads", "score-weighted depth (0 first, 1 last layer)", depth)
     yield PublishedFact(
-        "heads", "rank correlation of layer and score", {n: definitions.depth_correlation(s) for n, s in scores.items()}
+        "heads", "rank correlation of layer and score", {n: depth_correlation(s) for n, s in scores.items()}
     )
     for above in (0.1, 0.3, 0.5):
         count = {n: 100 * float((s > above).mean()) for n, s in scores.items()}
         yield PublishedFact("heads", f"heads above {above} among all (%)", count, digits=0)
-        deep = {n: 100 * definitions.deep_share(s, above) for n, s in scores.items()}
+        deep = {n: 100 * deep_share(s, above) for n, s in scores.items()}
         yield PublishedFact("heads", f"heads above {above} that lie in the deep half (%)", deep, digits=0)
 
 
@@ -254,6 +254,43 @@ def split_advantage(score: Array, cos: Array, norm: Array, anchors_T: Array) -> 
     )
     angle, length = (c - c_) * (m + m_) / 2, (m - m_) * (c + c_) / 2
     return Split(s - s_, angle, length, s - s_ - angle - length)
+
+
+# Descriptions of the published figures
+
+
+def turnover(anchors: Array, exists: Array | None = None) -> Array:
+    """Share of anchors replaced from one step (first axis) to the next: 1 − Jaccard, on positions that exist at both.
+
+    A description: it depends on the number of steps, unlike `floating`. NaN where neither step has an anchor.
+    """
+    both = np.ones_like(anchors[1:]) if exists is None else exists[1:] & exists[:-1]
+    before, after = anchors[:-1] & both, anchors[1:] & both
+    union = (before | after).sum(axis=-1)
+    return np.where(union > 0, 1.0 - (before & after).sum(axis=-1) / np.maximum(union, 1), np.nan)
+
+
+def dwell(anchors: Array) -> Array:
+    """Mean number of steps (first axis) that a position stays an anchor without a break; NaN without anchors."""
+    begins = np.concatenate([anchors[:1], anchors[1:] & ~anchors[:-1]])
+    cells, runs = anchors.sum(axis=(0, -1)), begins.sum(axis=(0, -1))
+    return np.where(runs > 0, cells / np.maximum(runs, 1), np.nan)
+
+
+def depth_correlation(score_LH: Array) -> float:
+    """Rank correlation of a layer's number with its mean score."""
+    return spearman(np.arange(len(score_LH)), np.nanmean(score_LH, axis=1))
+
+
+def deep_share(score_LH: Array, above: float) -> float:
+    """Share of the heads with a score above a threshold that lie in the deep half.
+
+    It depends on the threshold, so it is only a description. The middle layer of an odd number belongs to neither half.
+    """
+    count_L = (score_LH > above).sum(axis=1)
+    half = len(count_L) // 2
+    total = count_L[:half].sum() + count_L[-half:].sum()
+    return float(count_L[-half:].sum() / total) if total else NAN
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 from floatlens.anchors import baseline, find_anchors
 from floatlens.findings import definitions as d
+from recipes.results import facts
 from recipes.results.facts import slope, split_advantage
 from tests.oracle import causal_baseline
 
@@ -134,7 +135,7 @@ class TestFloating:
         found = {}
         for steps in (8, 32, 128):
             a_ST = sink_at([5] * (steps // 2) + [40] * (steps // 2))
-            found[steps] = d.turnover(anchors_of(a_ST)).mean()
+            found[steps] = facts.turnover(anchors_of(a_ST)).mean()
         assert found == pytest.approx({8: 1 / 7, 32: 1 / 31, 128: 1 / 127})
 
 
@@ -194,13 +195,13 @@ class TestDescriptions:
     @STEPS
     def test_an_anchor_that_moves_every_fourth_step(self, steps: int) -> None:
         anchors = anchors_of(sink_at([step // 4 for step in range(steps)]))
-        assert d.turnover(anchors).mean() == pytest.approx((steps / 4 - 1) / (steps - 1))
-        assert d.dwell(anchors) == 4
+        assert facts.turnover(anchors).mean() == pytest.approx((steps / 4 - 1) / (steps - 1))
+        assert facts.dwell(anchors) == 4
 
     def test_positions_that_exist_at_both_steps_alone_count(self):
         anchors, exists = np.array([[1, 0, 0], [1, 0, 1]], bool), np.array([[1, 1, 0], [1, 1, 1]], bool)
-        assert d.turnover(anchors, exists).tolist() == [0.0]
-        assert d.turnover(anchors).tolist() == [0.5]
+        assert facts.turnover(anchors, exists).tolist() == [0.0]
+        assert facts.turnover(anchors).tolist() == [0.5]
 
     def test_effective_positions_multiply_when_mass_is_spread_over_equal_parts(self):
         assert d.effective_positions(np.full(52, 1 / 52)) == pytest.approx(52)
@@ -263,20 +264,20 @@ class TestTasks:
 class TestRetrieval:
     def test_scores_that_do_not_depend_on_depth_lie_in_the_middle(self):
         assert d.retrieval_depth(np.full((32, 32), 0.3)) == pytest.approx(0.5)
-        assert np.isnan(d.depth_correlation(np.full((32, 32), 0.3)))
+        assert np.isnan(facts.depth_correlation(np.full((32, 32), 0.3)))
 
     def test_scores_that_grow_with_the_layer(self):
         # sum of l·l over (L − 1)·sum of l = (2L − 1) / 3 / (L − 1)
         score_LH = np.repeat(np.arange(10.0)[:, None], 4, axis=1)
         assert d.retrieval_depth(score_LH) == pytest.approx(19 / 27)
-        assert d.depth_correlation(score_LH) == 1
-        assert d.depth_correlation(score_LH[::-1]) == -1
+        assert facts.depth_correlation(score_LH) == 1
+        assert facts.depth_correlation(score_LH[::-1]) == -1
 
     def test_the_deep_half_leaves_the_middle_layer_out(self):
         score_LH = np.array([[0.2, 0.0], [0.9, 0.9], [0.6, 0.7]])
-        assert d.deep_share(score_LH, 0.1) == pytest.approx(2 / 3)
-        assert d.deep_share(score_LH, 0.5) == 1
-        assert np.isnan(d.deep_share(score_LH, 0.95))
+        assert facts.deep_share(score_LH, 0.1) == pytest.approx(2 / 3)
+        assert facts.deep_share(score_LH, 0.5) == 1
+        assert np.isnan(facts.deep_share(score_LH, 0.95))
 
 
 class TestGeometry:
@@ -379,12 +380,12 @@ HALF_EMPTY = np.array([[0.0, 0.0], [0.0, 1.0]])
         (d.movement(np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), answer_length=2), 1.0),
         (d.shift(SHIFTED, MASKED, answer_length=2), (1.25 - 0.75) / 2 - (1 - 0.75) / 2),
         (d.null_profile(np.array([[0.1, 0.5, 0.4, 0.0]]), np.array([[NO, NO, YES, YES]])), [[0.3, 0.3, 0.2, 0.2]]),
-        (d.turnover(ANCHORS), [0, 1]),
-        (d.dwell(ANCHORS), 1.5),
+        (facts.turnover(ANCHORS), [0, 1]),
+        (facts.dwell(ANCHORS), 1.5),
         (d.retrieval_depth(np.array([[0.25, 0.0], [0.25, 0.0], [0.5, 1.0]])), (0.25 * 0.5 + 1.5 * 1) / 2),
         (d.retrieval_depth(np.array([[0.0], [0.5], [np.nan]]), np.array([0.0, 1.0, np.nan])), 1.0),
-        (d.depth_correlation(np.array([[0.0, 0.1], [0.2, 0.2], [0.9, 0.1]])), 1.0),
-        (d.deep_share(np.array([[0.2, 0.0], [0.6, 0.7]]), above=0.1), 2 / 3),
+        (facts.depth_correlation(np.array([[0.0, 0.1], [0.2, 0.2], [0.9, 0.1]])), 1.0),
+        (facts.deep_share(np.array([[0.2, 0.0], [0.6, 0.7]]), above=0.1), 2 / 3),
         (d.flow_per_token(np.array([0.6, 0.4, 0.0]), np.array([30, 10, 0])), [0.02, 0.04, np.nan]),
         (d.largest_row_distance(np.array([[1.0, 0.0], [0.5, 0.5], [0.75, 0.25]])), 0.5),
         (d.length_matched_tasks(np.tile(np.eye(2), (3, 1)), np.array(["a", "b"] * 3), np.full(6, 2))[2], np.ones(6)),

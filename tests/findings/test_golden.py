@@ -9,10 +9,10 @@ import xarray as xr
 from floatlens.anchors import parse_rule
 from floatlens.findings.absorption import absorb
 from floatlens.findings.definitions import rollout_while_rows_differ
-from floatlens.findings.definitions import turnover as turnover_of
 from floatlens.findings.drift import drift
 from floatlens.findings.geometry import factors
 from floatlens.trace.trace import Trace
+from recipes.results.facts import turnover as turnover_of
 from tests.oracle import pool
 
 pytestmark = pytest.mark.golden

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from floatlens.errors import FloatLensError
-from floatlens.findings import definitions
 from floatlens.findings.finding import FINDINGS
 from floatlens.trace.trace import Trace
+from recipes.results import facts
 from tests import golden_data
 
 pytestmark = pytest.mark.golden
@@ -27,7 +27,7 @@ def test_drift_and_absorption(trace):
     top = received.argmax("position")
     changes = (top.isel(step=slice(1, None)).values != top.isel(step=slice(None, -1)).values).mean(axis=0)
     anchors = trace.anchors("top(1)").transpose("step", "layer", "position").values
-    np.testing.assert_allclose(definitions.turnover(anchors).mean(axis=0), changes, atol=1e-9)
+    np.testing.assert_allclose(facts.turnover(anchors).mean(axis=0), changes, atol=1e-9)
     np.testing.assert_allclose(drift["n_anchors"], 1.0)
 
 

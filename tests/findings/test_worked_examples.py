@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from floatlens.findings import (
     absorption,
     cache,
     decision,
+    drift,
     flow,
     geometry,
     heads,
@@ -16,6 +18,13 @@ from floatlens.findings import (
     stress,
     tokens,
 )
+from floatlens.findings.draw import plain
+from floatlens.findings.finding import condition_of, describe_setting
+from floatlens.findings.published import absorption_rows
+from floatlens.findings.samples import halves, mean_over, question_of, samples_per_model, spread
+from floatlens.findings.spelling import count, listed, points
+from floatlens.findings.style import looks_of, short
+from floatlens.findings.window import profile
 
 YES, NO, NAN = True, False, np.nan
 ATTENDED, CHANGE = np.array([[[0.2, 0.7, 0.1]]] * 2), np.array([[[NAN] * 3], [[0.3, 0.1, 0.2]]])
@@ -55,6 +64,14 @@ REGIONS = ["answer", "doc10", "doc2", "bos", "other", "query"]
             tokens.shares(np.array([[[YES, YES]]]), np.array([[[0.3, 0.1]]]), np.array([[[YES, NO]], [[NO, YES]]])),
             [[[0.5, 0.5]], [[0.75, 0.25]]],
         ),
+        (np.array(halves(np.array([[1.0, 3.0, 8.0]]), np.array([[0.0, 0.5, 1.0]]))), [[1], [8]]),
+        (np.array(spread(np.array([[1.0], [3.0], [NAN]]))), [[2], [1], [2]]),
+        (mean_over(np.array([[1.0, NAN], [3.0, NAN]]), 0), [2, NAN]),
+        (profile(np.array([[[0.25, 0.25, 0.5], [0.1, 0.3, 0.6]]]), first=10), [[0.375, 0.625]]),
+        (flow.recency(np.array([0.1, 0.9, 0.2]), ["doc1", "doc2", "doc3"], ["doc2"]), 0.25),
+        ([tokens.log_odds(0.5), tokens.log_odds(0.6)], [0, np.log(1.5)]),
+        (tokens.log_odds(1.0), tokens.log_odds(0.995)),
+        (drift.weighted_mean(np.array([1.0, 0.0, NAN]), np.array([3.0, 1.0, 5.0])), 0.75),
     ],
 )
 def test_a_small_case(found, by_hand):
@@ -67,3 +84,23 @@ def test_regions_stand_in_the_order_of_a_prompt():
 
 def test_a_token_that_does_not_lead_at_the_last_layer_is_not_decided():
     assert decision.decision_layer(np.array([YES, NO])) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ((points(0.125), points(-0.03), points(-0.0001)), ("+12.5", "−3.0", "0")),
+        ((listed(["a", "b", "c"]), listed(["a"])), ("a, b and c", "a")),
+        ((count(1, "trace"), count(1200, "trace")), ("1 trace", "1,200 traces")),
+        (samples_per_model(xr.Dataset(coords={"model": ("sample", ["a", "a", "b"])})), "1 to 2 samples"),
+        ([question_of(name) for name in ("world:fresh, short, 3", "mine")], ["world:fresh: 3", "mine"]),
+        ([condition_of(name) for name in ("world:fresh, short, 3", "mine")], ["short", ""]),
+        (describe_setting("passages, short"), "questions with passages, short questions without passages"),
+        ([short(name) for name in ("GSAI-ML/LLaDA-8B", "/a/Smol.Q4_1.gguf")], ["LLaDA-8B", "Smol.Q4_1"]),
+        (looks_of(["org/a"])["org/a"], {"color": "#0072B2", "marker": "o", "label": "a"}),
+        ([plain(token) for token in (" the", "Ċ", "▁the")], ["the", "⏎", "the"]),
+        (absorption_rows().groupby("model")["layer"].max().to_dict()["LLaDA (paper)"], 31),
+    ],
+)
+def test_texts_of_a_small_case(found, expected):
+    assert found == expected

@@ -12,6 +12,7 @@ from scipy import stats as scipy_stats
 from floatlens import paper
 from floatlens.errors import FloatLensError
 from floatlens.findings import definitions as d
+from recipes.results import facts
 from recipes.results.facts import slope, split_advantage
 from tests.oracle import find_anchors, wasserstein
 
@@ -85,12 +86,12 @@ class TestTemporal:
         self, layer: int, mean: float, changes: dict[int, float], total: float, dwell: float
     ) -> None:
         anchors_ST = anchors_of(layer)
-        turnover = d.turnover(anchors_ST)
+        turnover = facts.turnover(anchors_ST)
         assert turnover.mean() == pytest.approx(mean, abs=0.0005)
         found = {int(step) + 1: turnover[step] for step in np.flatnonzero(turnover)}
         assert found == pytest.approx(changes, abs=0.001)
-        assert d.turnover(anchors_ST[[0, -1]])[0] == total
-        assert d.dwell(anchors_ST) == pytest.approx(dwell, abs=0.05)
+        assert facts.turnover(anchors_ST[[0, -1]])[0] == total
+        assert facts.dwell(anchors_ST) == pytest.approx(dwell, abs=0.05)
 
     @pytest.mark.parametrize(
         ("layer", "u", "mean", "least", "most"),
@@ -235,12 +236,12 @@ class TestRetrievalHeads:
     ) -> None:
         score_LH = paper.retrieval_heads(model)["score"].values
         assert (score_LH.mean(), np.median(score_LH)) == pytest.approx((mean, median), abs=0.0006)
-        assert [d.deep_share(score_LH, above) for above in (0.1, 0.3, 0.5)] == pytest.approx(shares, abs=0.005)
+        assert [facts.deep_share(score_LH, above) for above in (0.1, 0.3, 0.5)] == pytest.approx(shares, abs=0.005)
         assert d.retrieval_depth(np.where(score_LH > 0.5, score_LH, 0)) == pytest.approx(depth, abs=0.0006)
         half = len(score_LH) // 2
         assert (score_LH[:half].mean(), score_LH[half:].mean()) == pytest.approx(halves, abs=0.0006)
         pearson = np.corrcoef(np.arange(len(score_LH)), score_LH.mean(axis=1))[0, 1]
-        assert (pearson, d.depth_correlation(score_LH)) == pytest.approx(correlation, abs=0.0055)
+        assert (pearson, facts.depth_correlation(score_LH)) == pytest.approx(correlation, abs=0.0055)
 
     def test_a_threshold_of_one_tenth_separates_nothing_in_llada(self):
         assert float((paper.retrieval_heads("llada")["score"] > 0.1).mean()) == pytest.approx(0.72, abs=0.005)

@@ -20,12 +20,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens import stats
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
-from floatlens.findings.samples import Array, check_score, mean, parts_of, per_question
+from floatlens.findings.samples import Array, mean, parts_of, per_question
 from floatlens.findings.spelling import percent, points
 from floatlens.findings.style import short
 from floatlens.findings.verdict import Outcome, difference, mean_of, paired, rows_of
@@ -117,7 +117,7 @@ def table(answers: Any, *, score: str = "accuracy") -> pd.DataFrame:
     and KL, where less is better, it is the increase.
     """
     measured = causes.measure(answers)
-    check_score(score, MEASURES)
+    check_known("score", score, MEASURES)
     rows = []
     for model, part in parts_of(measured):
         for index, name in enumerate(map(str, measured["intervention"].values)):
@@ -180,25 +180,21 @@ def _halves(measured: xr.Dataset, kind: str) -> dict[str, list[int]]:
     return {half: _find_interventions(measured, kind, layers=half) for half in ("shallow", "deep")}
 
 
+def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
+    """Mean over interventions of a number; NaN if one is missing for a question, or there is none."""
+    none = np.full(measured.sizes["sample"], np.nan)
+    return np.asarray(measured[name].values[:, indices].mean(axis=1)) if indices else none
+
+
 def _losses(measured: xr.Dataset, score: str, indices: Sequence[int]) -> Array:
-    """Mean over interventions of the loss beyond the control; NaN if one is missing for a question."""
-    if not indices:
-        return np.full(measured.sizes["sample"], np.nan)
-    return np.mean([loss(measured, score, index) for index in indices], axis=0)
+    """Mean over interventions of the loss beyond the control."""
+    none = np.full(measured.sizes["sample"], np.nan)
+    return np.mean([loss(measured, score, index) for index in indices], axis=0) if indices else none
 
 
 def _raw(measured: xr.Dataset, score: str, indices: Sequence[int]) -> Array:
     """Mean over interventions of the loss compared with the plain run."""
-    if not indices:
-        return np.full(measured.sizes["sample"], np.nan)
-    plain = measured[f"{score}_plain"].values
-    return np.mean([plain - measured[score].values[:, index] for index in indices], axis=0)
-
-
-def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
-    if not indices:
-        return np.full(measured.sizes["sample"], np.nan)
-    return np.asarray(measured[name].values[:, indices].mean(axis=1))
+    return np.asarray(measured[f"{score}_plain"].values - _mean(measured, score, indices))
 
 
 def _loss_of(measured: xr.Dataset, values: Array, *groups: Sequence[int], **about: Any) -> Outcome:

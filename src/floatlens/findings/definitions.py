@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from floatlens.stats import NAN, Array, spearman
+from floatlens.stats import NAN, Array
 
 # Anchors: their positions and the attention they receive
 
@@ -134,24 +134,6 @@ def null_profile(a_ST: Array, masked_ST: Array) -> Array:
     return np.where(exists_ST, found_ST, np.nan)
 
 
-def turnover(anchors: Array, exists: Array | None = None) -> Array:
-    """Share of anchors replaced from one step (first axis) to the next: 1 − Jaccard, on positions that exist at both.
-
-    A description: it depends on the number of steps, unlike `floating`. NaN where neither step has an anchor.
-    """
-    both = np.ones_like(anchors[1:]) if exists is None else exists[1:] & exists[:-1]
-    before, after = anchors[:-1] & both, anchors[1:] & both
-    union = (before | after).sum(axis=-1)
-    return np.where(union > 0, 1.0 - (before & after).sum(axis=-1) / np.maximum(union, 1), np.nan)
-
-
-def dwell(anchors: Array) -> Array:
-    """Mean number of steps (first axis) that a position stays an anchor without a break; NaN without anchors."""
-    begins = np.concatenate([anchors[:1], anchors[1:] & ~anchors[:-1]])
-    cells, runs = anchors.sum(axis=(0, -1)), begins.sum(axis=(0, -1))
-    return np.where(runs > 0, cells / np.maximum(runs, 1), np.nan)
-
-
 # Layers and tasks: distances between and within groups
 
 
@@ -235,22 +217,6 @@ def retrieval_depth(score_LH: Array, depth_L: Array | None = None) -> float:
     depth_L = np.arange(len(score_LH)) / max(len(score_LH) - 1, 1) if depth_L is None else depth_L
     total_L = np.where(np.isfinite(depth_L), np.nansum(score_LH, axis=1), 0.0)
     return float(total_L @ np.nan_to_num(depth_L) / total_L.sum()) if total_L.sum() > 0 else NAN
-
-
-def depth_correlation(score_LH: Array) -> float:
-    """Rank correlation of a layer's number with its mean score."""
-    return spearman(np.arange(len(score_LH)), np.nanmean(score_LH, axis=1))
-
-
-def deep_share(score_LH: Array, above: float) -> float:
-    """Share of the heads with a score above a threshold that lie in the deep half.
-
-    It depends on the threshold, so it is only a description. The middle layer of an odd number belongs to neither half.
-    """
-    count_L = (score_LH > above).sum(axis=1)
-    half = len(count_L) // 2
-    total = count_L[:half].sum() + count_L[-half:].sum()
-    return float(count_L[-half:].sum() / total) if total else NAN
 
 
 # Flow between regions

@@ -117,11 +117,7 @@ def band(
 
 
 def plain(token: str) -> str:
-    """A token as shown on an axis, with spaces and line ends made visible.
-
-    >>> plain(" the"), plain("Ċ"), plain("▁the")
-    ('the', '⏎', 'the')
-    """
+    """A token as shown on an axis, with spaces and line ends made visible."""
     text = token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n")
     text = text.strip(" ") or "␣"
     return text.replace("\n", "⏎")[:14]

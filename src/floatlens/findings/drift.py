@@ -181,11 +181,7 @@ def floating_of(p_SLT: Array) -> Array:
 
 
 def weighted_mean(values_L: Array, weights_L: Array) -> float:
-    """Mean of the layers that have a value, weighted.
-
-    >>> weighted_mean(np.array([1.0, 0.0, np.nan]), np.array([3.0, 1.0, 5.0]))
-    0.75
-    """
+    """Mean of the layers that have a value, weighted."""
     weights_L = np.where(np.isfinite(values_L), weights_L, 0.0)
     return float(np.nan_to_num(values_L) @ weights_L / weights_L.sum()) if weights_L.sum() > 0 else NAN
 
@@ -239,7 +235,7 @@ def _writing(trace: Trace, layer: Layers, rule: str) -> dict[str, Array]:
 def split_replays(traces: Traces) -> tuple[Any, list[Trace]]:
     """Separate models' own traces from the replays of their answers."""
     if isinstance(traces, RunTraces):
-        return traces, list(traces.replays())
+        return traces, [trace for trace in traces.replays() if variant_of(trace) in VARIANTS]
     every = as_traces(traces)
     replayed = [variant_of(trace) in VARIANTS for trace in every]
     replays = [trace for trace, is_replay in zip(every, replayed, strict=True) if is_replay]

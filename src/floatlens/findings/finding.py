@@ -30,7 +30,6 @@ from floatlens.findings.samples import (
     Array,
     as_traces,
     by_model,
-    is_measured,
     mean,
     mean_over,
     models_of,
@@ -141,8 +140,8 @@ class Finding:
 
         The options are those of `measure_one`; they are kept in the attributes of the result.
         """
-        if is_measured(samples, self.name):
-            return samples
+        if isinstance(samples, xr.Dataset) and samples.attrs.get("finding") == self.name:
+            return samples  # already measured
         options = self.measure_options | options
         if "rule" in options:
             rules = options["rule"]
@@ -437,11 +436,7 @@ WORDS = {"short": "short questions without passages", "passages": "questions wit
 
 
 def describe_setting(setting: str) -> str:
-    """Spell out the setting of a measurement or of several.
-
-    >>> describe_setting("passages, short")
-    'questions with passages, short questions without passages'
-    """
+    """Spell out the setting of a measurement or of several."""
     return ", ".join(WORDS.get(name, name) for name in setting.split(", "))
 
 
@@ -458,11 +453,7 @@ def traced_conditions(findings: Sequence[Finding], setting: str = "paper") -> tu
 
 
 def condition_of(sample_id: str) -> str:
-    """The condition of a study's sample; empty for a trace that was not made by a study.
-
-    >>> condition_of("world:fresh, short, fresh-test-3"), condition_of("mine")
-    ('short', '')
-    """
+    """The condition of a study's sample; empty for a trace that was not made by a study."""
     parts = sample_id.rsplit(", ", 2)
     return parts[1] if len(parts) == 3 and parts[1] in CONDITIONS.values() else ""
 

@@ -145,11 +145,7 @@ def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
 
 
 def recency(to_R: Array, regions: list[str], gold: list[str]) -> float:
-    """Flow to the last document that is not gold minus to the first one, over the mean over documents; NaN without two.
-
-    >>> recency(np.array([0.1, 0.9, 0.2]), ["doc1", "doc2", "doc3"], ["doc2"]).__round__(6)
-    0.25
-    """
+    """Flow to the last document that is not gold minus to the first one, over the mean over documents; NaN without two."""
     others = sorted(columns_of(TARGETS[1], regions, gold), key=lambda column: document_number(regions[column]))
     whole = to_R[others + columns_of(TARGETS[0], regions, gold)].mean() if others else 0.0
     return float((to_R[others[-1]] - to_R[others[0]]) / whole) if len(others) > 1 and whole > 0 else float("nan")

@@ -17,13 +17,13 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens import stats
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.sources import CLOSED, OPEN
 from floatlens.findings import published, style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
-from floatlens.findings.samples import check_score, parts_of, per_question
+from floatlens.findings.samples import parts_of, per_question
 from floatlens.findings.spelling import listed, number, percent, points
 from floatlens.findings.style import short
 from floatlens.findings.verdict import Outcome, contrast
@@ -41,7 +41,7 @@ class Knowledge(Finding):
 
     def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
         """Measure the gain of the answers from passages, one row per model and question."""
-        check_score(score, SCORES)
+        check_known("score", score, SCORES)
         rows = answers_of(answers)
         rows = rows[rows["condition"].isin(CONDITIONS)]
         if rows.empty:

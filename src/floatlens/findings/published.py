@@ -21,11 +21,7 @@ RULE = "as published"  # position 0 of ARMs, the strongest position of MDMs: wha
 
 
 def absorption_rows() -> pd.DataFrame:
-    """The published absorption curves, one row per model and layer.
-
-    >>> absorption_rows().groupby("model")["layer"].max().to_dict()["LLaDA (paper)"]
-    31
-    """
+    """The published absorption curves, one row per model and layer."""
     frame = paper.absorption().to_dataframe().reset_index().dropna(subset="mean")
     std = (frame["high"] - frame["low"]) / 2
     frame = frame.assign(rule=RULE, model=frame["model"].map(NAMES), std=std)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from floatlens.errors import FloatLensError, check_known
+from floatlens.errors import FloatLensError
 from floatlens.findings.spelling import count
 from floatlens.findings.style import short
 from floatlens.trace.trace import Trace
@@ -31,11 +31,6 @@ def as_traces(traces: Traces) -> Sequence[Trace]:
     if not len(found):
         raise FloatLensError("there are no traces to measure; trace at least one sample first")
     return found
-
-
-def is_measured(samples: Any, finding: str) -> TypeGuard[xr.Dataset]:
-    """Whether this is the Dataset that `measure` of the finding returned, and not a trace."""
-    return isinstance(samples, xr.Dataset) and samples.attrs.get("finding") == finding
 
 
 def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset]) -> xr.Dataset:
@@ -86,17 +81,8 @@ def per_question(table: pd.DataFrame, key: Sequence[str]) -> tuple[pd.MultiIndex
     }
 
 
-def check_score(score: str, known: Sequence[str]) -> None:
-    """Raise an error for an unknown score."""
-    check_known("score", score, known)
-
-
 def question_of(sample_id: str) -> str:
-    """The question of a study's sample, without the condition under which it was asked.
-
-    >>> question_of("world:fresh, short, fresh-test-3"), question_of("mine")
-    ('world:fresh: fresh-test-3', 'mine')
-    """
+    """The question of a study's sample, without the condition under which it was asked."""
     parts = sample_id.rsplit(", ", 2)
     return f"{parts[0]}: {parts[2]}" if len(parts) == 3 else sample_id
 
@@ -177,11 +163,7 @@ def by_model(measured: xr.Dataset) -> Iterator[tuple[str, str, xr.Dataset]]:
 
 
 def samples_per_model(measured: xr.Dataset) -> str:
-    """Format the number of samples per model, as a range if the models have different numbers.
-
-    >>> samples_per_model(xr.Dataset(coords={"model": ("sample", ["a", "a", "b"])}))
-    '1 to 2 samples'
-    """
+    """Format the number of samples per model, as a range if the models have different numbers."""
     counts = [int((measured["model"].values == model).sum()) for model in models_of(measured)]
     fewest, most = min(counts), max(counts)
     return count(most, "sample") if fewest == most else f"{fewest} to {count(most, 'sample')}"
@@ -191,11 +173,7 @@ def samples_per_model(measured: xr.Dataset) -> str:
 
 
 def mean_over(values: Array, axis: int | tuple[int, ...]) -> Array:
-    """Mean of the finite values; NaN, without a warning, where there is none.
-
-    >>> mean_over(np.array([[1.0, np.nan], [3.0, np.nan]]), 0)
-    array([ 2., nan])
-    """
+    """Mean of the finite values; NaN, without a warning, where there is none."""
     there = np.isfinite(values)
     count = there.sum(axis=axis)
     total = np.where(there, values, 0.0).sum(axis=axis)
@@ -213,11 +191,7 @@ def over_layers(measured: xr.Dataset, name: str) -> Array:
 
 
 def spread(values: Array) -> tuple[Array, Array, Array]:
-    """Mean, standard deviation and count over samples (first axis) of the finite values.
-
-    >>> [x.tolist() for x in spread(np.array([[1.0], [3.0], [np.nan]]))]
-    [[2.0], [1.0], [2]]
-    """
+    """Mean, standard deviation and count over samples (first axis) of the finite values."""
     mean = mean_over(values, 0)
     return mean, np.sqrt(mean_over((values - mean) ** 2, 0)), np.isfinite(values).sum(axis=0)
 
@@ -226,9 +200,6 @@ def halves(values: Array, depth: Array) -> tuple[Array, Array]:
     """Means over the shallow half (depth < 1/2) and over the deep half (> 1/2) of the layers, per sample.
 
     The middle layer of an odd number belongs to neither. `values` and `depth` are (sample, layer).
-
-    >>> halves(np.array([[1.0, 3.0, 8.0]]), np.array([[0.0, 0.5, 1.0]]))
-    (array([1.]), array([8.]))
     """
     shallow = mean_over(np.where(depth < 0.5, values, np.nan), -1)
     return shallow, mean_over(np.where(depth > 0.5, values, np.nan), -1)

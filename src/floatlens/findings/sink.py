@@ -190,7 +190,9 @@ class Sink(Finding):
                 "candidate_share": ("sample", np.array([share for _, share in of_row], float)),
             },
             coords={**coords, "layer": np.arange(layers)},
-        ).assign(depth=(("sample", "layer"), _depths(column(AS_IS, "share_by_layer"), layers)))
+        ).assign(
+            depth=(("sample", "layer"), _by_layer([_depth(each) for each in column(AS_IS, "share_by_layer")], layers))
+        )
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         return {
@@ -243,20 +245,17 @@ def _describe(part: xr.Dataset) -> str:
     return f"the token type {_candidate_of(part)!r}" if followed else f"often {_candidate_of(part)!r}, not as a type"
 
 
-def _by_layer(cells: Array, layers: int) -> Array:
+def _depth(numbers: Any) -> Any:
+    """Relative depth of the layers of one row, from 0 to 1; of a row without numbers None."""
+    return np.linspace(0, 1, len(numbers)) if isinstance(numbers, Sequence | np.ndarray) else None
+
+
+def _by_layer(cells: Any, layers: int) -> Array:
     """Numbers by layer of all rows (sample, layer); NaN where a row has none."""
     found = np.full((len(cells), layers), np.nan)
     for row, numbers in enumerate(cells):
         if isinstance(numbers, Sequence | np.ndarray):
             found[row, : len(numbers)] = np.asarray(numbers, float)
-    return found
-
-
-def _depths(cells: Array, layers: int) -> Array:
-    found = np.full((len(cells), layers), np.nan)
-    for row, numbers in enumerate(cells):
-        if isinstance(numbers, Sequence | np.ndarray):
-            found[row, : len(numbers)] = np.arange(len(numbers)) / max(len(numbers) - 1, 1)
     return found
 
 

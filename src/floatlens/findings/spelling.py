@@ -39,30 +39,18 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def points(value: float) -> str:
-    """Format a difference of shares in percentage points, with its sign.
-
-    >>> points(0.125), points(-0.03), points(-0.0001)
-    ('+12.5', '−3.0', '0')
-    """
+    """Format a difference of shares in percentage points, with its sign."""
     text = f"{100 * value:+.1f}".replace("-", "−")
     return "unknown" if value != value else "0" if text[1:] == "0.0" else text
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:
-    """Join names with commas and a final `word`.
-
-    >>> listed(["a", "b", "c"]), listed(["a"])
-    ('a, b and c', 'a')
-    """
+    """Join names with commas and a final `word`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}" if names else ""
 
 
 def count(n: int, thing: str) -> str:
-    """Format a number of things, with a plural.
-
-    >>> count(1, "trace"), count(1200, "trace")
-    ('1 trace', '1,200 traces')
-    """
+    """Format a number of things, with a plural."""
     return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
 

@@ -16,7 +16,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.stress import curves
@@ -24,7 +24,7 @@ from floatlens.evaluation.stress.stress import STRESSES
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.knowledge import floor
-from floatlens.findings.samples import Array, check_score, per_question
+from floatlens.findings.samples import Array, per_question
 from floatlens.findings.spelling import listed, percent
 from floatlens.findings.style import short
 from floatlens.findings.verdict import Outcome, absent, change_under, contrast
@@ -46,7 +46,7 @@ class Stress(Finding):
         Answers under an intervention are separate rows (`intervention` along sample is empty without one). Claims ignore
         them.
         """
-        check_score(score, SCORES)
+        check_known("score", score, SCORES)
         table = answers_of(answers)
         table = table[table["stress"] != ""] if "stress" in table else table.iloc[:0]
         if table.empty:

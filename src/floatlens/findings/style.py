@@ -98,11 +98,7 @@ def same_looks(models: Sequence[str]) -> Iterator[None]:
 
 
 def looks_of(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and label of each name, in order, so that lines differ without colour too.
-
-    >>> looks_of(["org/a"])["org/a"]
-    {'color': '#0072B2', 'marker': 'o', 'label': 'a'}
-    """
+    """Colour, marker and label of each name, in order, so that lines differ without colour too."""
     order = list(dict.fromkeys([*_order, *names])) if set(names) & set(_order) else list(names)
     return {
         name: {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "label": short(name)}
@@ -144,11 +140,7 @@ def legend(figure: Figure, columns: int = 0, into: Any = None) -> None:
 
 
 def short(model: str, width: int = 26) -> str:
-    """A model's name, short enough for the title of a panel: the end of a path or Hub id, without file extension.
-
-    >>> short("GSAI-ML/LLaDA-8B-Instruct"), short("/models/a/SmolLM2-135M-Instruct.Q4_1.gguf")
-    ('LLaDA-8B-Instruct', 'SmolLM2-135M-Instruct.Q4_1')
-    """
+    """A model's name, short enough for the title of a panel: the end of a path or Hub id, without file extension."""
     name = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
     return name if len(name) <= width else f"{name[: width - 1]}…"
 

@@ -50,9 +50,6 @@ def profile(rows_LQT: Array, first: int) -> Array:
     """Attention of a window on its keys, (layers, keys): every row renormalised over the keys, then the mean over rows.
 
     `rows_LQT` are the window's rows of attention, averaged over heads; `first` is the position of the first row.
-
-    >>> profile(np.array([[[0.25, 0.25, 0.5], [0.1, 0.3, 0.6]]]), first=10).round(3)
-    array([[0.375, 0.625]])
     """
     kept_LQT = np.asarray(rows_LQT, float)[..., : first - ROWS]
     return (kept_LQT / kept_LQT.sum(axis=-1, keepdims=True)).mean(axis=1)
