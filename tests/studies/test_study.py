@@ -187,7 +187,7 @@ def test_a_study_at_a_url_is_that_of_a_disk_and_resumes(tmp_path: Path, monkeypa
     on_disk = {name for name in Storage(disk.path).names() if not name.startswith("models/")}
     at_url = {name for name in storage.names() if not name.startswith("models/")}
     assert at_url == on_disk
-    assert len(all_runs(RunFolder.open(url))) == len(all_runs(RunFolder.open(disk.path))) == 3
+    assert len(all_runs(RunFolder.open(url))) == len(all_runs(RunFolder.open(disk.path))) == 4  # with prose
     same = compare(RunFolder.open(url), RunFolder.open(disk.path))
     assert same["same"] and not results_differ(same)
 
