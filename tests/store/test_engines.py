@@ -348,7 +348,7 @@ def test_a_cluster_that_can_no_longer_be_closed_to_the_network_is_not_started(mo
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     with pytest.raises(FloatLensError, match="would be open to the network"):
-        make_engine("ray", workers=1).run(Squares("x"), jobs(1))
+        ray_engine.RayEngine(workers=1).run(Squares("x"), jobs(1))
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
