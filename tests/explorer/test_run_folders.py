@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from floatlens.explorer.film import film
 from floatlens.explorer.guard import HEADER
 from floatlens.explorer.run_folders import names, runs_in
+from floatlens.explorer.server import first
 from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
 from tests.explorer.app_client import TOKEN, app_of, client
@@ -146,6 +147,12 @@ def test_the_page_starts_with_the_same_question_of_every_run(run: RunFolder, tmp
     assert [made["model"] for made in json.loads(data)["films"]] == ["tiny-mdm", "tiny-arm"]
 
 
+def test_a_study_opens_with_its_text_without_and_with_the_token_of_the_sink() -> None:
+    several = [{"sample": n, "id": name, "diffusion": True} for n, name in enumerate(("with", "without"))]
+    other = {"run": 1, "samples": [{"sample": 0, "id": "with", "diffusion": False}]}
+    assert first([{"run": 0, "samples": several}, other]) == [(0, 1), (0, 0)]
+
+
 def test_a_folder_of_runs_stands_for_its_runs(run: RunFolder, tmp_path: Path) -> None:
     assert runs_in(run.path) == [run.path] and runs_in(tmp_path / "runs") == [run.path]
     study = RunFolder.create(tmp_path / "study", {"command": "study"})
@@ -154,4 +161,7 @@ def test_a_folder_of_runs_stands_for_its_runs(run: RunFolder, tmp_path: Path) ->
     shutil.copytree(run.path, study.path / "models" / "tiny-mdm")
     assert runs_in(study.path) == [study.path / "models" / "tiny-mdm"]
     assert runs_in(study.path / "models" / "tiny-mdm" / "samples") == []
+    switch = study.path / "models" / "tiny-mdm" / "switch"
+    shutil.copytree(run.path, switch)
+    assert runs_in(study.path) == [switch, study.path / "models" / "tiny-mdm"]
     assert names([Path("a/x"), Path("b/x"), Path("y")]) == ["a/x", "b/x", "y"]

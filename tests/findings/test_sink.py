@@ -13,7 +13,8 @@ import pytest
 import floatlens as fl
 from floatlens.findings.sink import FIND, WORDS, choose_controls, conditions, same_type, spell, texts_of, word_start
 from floatlens.findings.window import LENGTH, PROMPT, WRITTEN, read_text
-from floatlens.store.runs import model_runs
+from floatlens.store.runs import SWITCH, model_runs
+from floatlens.studies.opening import switch_traces
 from floatlens.studies.sentences import say_aloud
 from floatlens.studies.study import Study
 from tests import small_tokenizers
@@ -113,6 +114,16 @@ def test_a_planted_sink_stands_still_and_the_statistics_of_the_prediction_are_st
     numbers = fl.findings.sink.measure([run.path for run in model_runs(studied.path)])
     first = numbers.isel(sample=[Path(m).name == "position" for m in numbers["model"].values])
     assert np.allclose(first["deep_floating"], 0, atol=1e-6) and np.allclose(first["deep_floating_out"], 0, atol=1e-6)
+
+
+def test_the_study_films_one_text_without_and_with_the_token(studied: Study) -> None:
+    homes = {Path(run.manifest["asked"]["model"]).name: run.path for run in model_runs(studied.path)}
+    assert not (homes["none"] / SWITCH).exists() and not (homes["arm"] / SWITCH).exists()
+    [without, with_], token = switch_traces([homes["type"]])
+    assert token == "," and "," not in without.texts() and with_.texts().count(",") == 1
+    received_SLT = with_.head_mean("received").values
+    assert (received_SLT.argmax(axis=-1) == with_.texts().index(",")).all(), "it stands still at the token"
+    assert '"without"' in studied.report.read_text() and "without and with" in studied.report.read_text()
 
 
 def test_the_shares_of_an_autoregressive_model_are_those_of_its_causal_rows(

@@ -12,6 +12,7 @@ from floatlens.errors import FloatLensError
 from floatlens.options import Load
 
 HOST = "127.0.0.1"
+DEMO = "demo"  # the run folder of `floatlens demo`
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 
 
@@ -20,7 +21,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[RUN | MODEL]...",
-            help="Run folders to show, or models to run; the bundled ones by default, with SmolLM2 if it is installed.",
+            help="Run folders to show, or models to run; by default ./demo and the bundled models, with SmolLM2 if installed.",
         ),
     ] = None,
     host: Annotated[
@@ -108,6 +109,8 @@ def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], lis
     check_device(loading)
     lenses: dict[str, Any] = {}
     runs: list[Path] = []
+    if not what and Path(DEMO).is_dir():  # opens with a text without and with the token that becomes the sink
+        runs += runs_in(Path(DEMO))
     for name in what or (*MODELS, *installed_smollm2()):
         if Path(name).is_dir() and (found := runs_in(Path(name))):
             runs += found

@@ -16,6 +16,7 @@ from typing import Any
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.store.folder import MANIFEST, SAMPLES
+from floatlens.store.runs import SWITCH
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 from floatlens.untrusted import inside
@@ -86,6 +87,8 @@ def _film(path: Path) -> dict[str, Any]:
 def runs_in(path: Path) -> list[Path]:
     """Return the run folders with traces in a folder: itself, or those one or two levels below it, as in a study.
 
+    The films of a study come first: one text without and with the token that becomes the sink.
+
     A run folder is also returned without traces, so that a run that has just started can be opened; a saved trace counts
     as a run of one trace.
     """
@@ -93,7 +96,8 @@ def runs_in(path: Path) -> list[Path]:
         return [path]
     found = [file for pattern in ("*", "*/*") for file in path.glob(f"{pattern}/{MANIFEST}") if _traces(file.parent)]
     if found and not _traces(path):
-        return sorted(file.parent for file in found)
+        switches = [file.parent for file in path.glob(f"*/*/{SWITCH}/{MANIFEST}") if _traces(file.parent)]
+        return sorted(switches) + sorted(file.parent for file in found)
     return [path] if (path / MANIFEST).is_file() and (path / "samples").is_dir() else []
 
 

@@ -155,12 +155,17 @@ def application(
 def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
     """Return (run, sample) of the films to start with: the first sample in all runs that have it, MDMs first.
 
+    A text without and with the token that becomes the sink (`studies.texts`) is shown as these two.
+
     The cursor of films side by side counts the steps of the first, and a diffusion model has more of them.
 
     >>> arm, mdm = ({"sample": 0, "id": "b", "diffusion": diffusion} for diffusion in (False, True))
     >>> first([{"run": 0, "samples": [arm]}, {"run": 1, "samples": [mdm]}])
     [(1, 0), (0, 0)]
     """
+    opening = {sample["id"]: (run["run"], sample["sample"]) for run in runs[:1] for sample in run["samples"]}
+    if opening.keys() == {"without", "with"}:
+        return [opening["without"], opening["with"]]
     wanted = next((sample["id"] for run in runs for sample in run["samples"]), None)
     found = [(not s["diffusion"], r["run"], s["sample"]) for r in runs for s in r["samples"] if s["id"] == wanted]
     return [(run, sample) for _, run, sample in sorted(found)[:FIRST]]
