@@ -21,7 +21,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[RUN | MODEL]...",
-            help="Run folders to show, or models to run; by default ./demo and the bundled models, with SmolLM2 if installed.",
+            help="Run folders to show, or models to run; by default ./demo and the bundled models.",
         ),
     ] = None,
     host: Annotated[

@@ -92,7 +92,7 @@ class Absorption(Finding):
         by_depth = rules[: style.PANELS - 2]
         with style.sheet():
             figure = style.new_figure(2.9)
-            ratios = [1.0] * len(by_depth) + ([0.35 * len(rules)] if len(rules) > 1 else [])
+            ratios = [1.0] * len(by_depth) + ([0.22 * len(rules)] if len(rules) > 1 else [])
             grid = figure.subplots(1, len(ratios), squeeze=False, sharey=True, width_ratios=ratios)[0]
             for model, look in looks.items():
                 if model not in models_of(measured):  # published curves are drawn in the background
@@ -105,7 +105,7 @@ class Absorption(Finding):
                     aside = 0.12 * (list(looks).index(model) - (len(looks) - 1) / 2)
                     grid[-1].plot(np.arange(len(rules)) + aside, means, **{**look, "ls": "none"})
             for axes, name in zip(grid, by_depth, strict=False):
-                axes.set(title=name, xlabel="relative depth (0 first, 1 last layer)", xlim=(-0.02, 1.02), ylim=(0, 100))
+                axes.set(title=name, xlabel="relative depth", xlim=(-0.02, 1.02), ylim=(0, 100))
             if len(rules) > 1:
                 grid[-1].set_title("all rules, mean over layers")
                 grid[-1].set_xticks(range(len(rules)), labels=rules, rotation=35, ha="right")

@@ -291,6 +291,7 @@ def _cells(measured: xr.Dataset) -> pd.DataFrame:
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     every = sorted(set(data["gold_position"]))
     models, left_out = style.shown(list(dict.fromkeys(data["model"])), style.PANELS if len(every) == 1 else 2)
+    every = sorted(set(data.loc[data["model"].isin(models), "gold_position"]))
     count = min(len(every), style.PANELS // len(models))
     positions = [every[round(n * (len(every) - 1) / max(count - 1, 1))] for n in range(count)]
     norm = PowerNorm(0.5, 0.0, 100 * largest_of_interest(data))

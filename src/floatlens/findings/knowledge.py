@@ -73,11 +73,11 @@ class Knowledge(Finding):
             return numbers
         looks, every = style.looks_of(list(dict.fromkeys(numbers["model"]))), list(dict.fromkeys(numbers["data"]))
         sets = every if len(every) <= style.PANELS else [*every[: style.PANELS - 1], every[-1]]
-        columns = min(2, len(sets))
+        columns = 3 if len(sets) == 3 else min(2, len(sets))
         rows = -(-len(sets) // columns)
         with style.sheet():
             drawn = style.new_figure(0.9 + (0.5 + 0.28 * len(looks)) * rows)
-            grid = style.panels(drawn, len(sets), 2, sharex=True)
+            grid = style.panels(drawn, len(sets), columns, sharex=True)
             for axes, data in zip(grid.flat, sets, strict=False):
                 here = [model for model in looks if ((numbers["data"] == data) & (numbers["model"] == model)).any()]
                 for y, model in enumerate(here):
