@@ -37,6 +37,7 @@ ROLES = {
     **dict.fromkeys(PRIMARY, "primary"),
     "switch": "fixed for seed 1; seed 0 exploratory",
 }
+DEEP = 15  # the first layer of the deep half
 PAIR = ("tiny-mdm", "tiny-arm")  # the models of the table of the paper's claims
 
 
@@ -252,6 +253,11 @@ def other_numbers() -> dict[str, str]:
             table = draw.read(TABLES, f"statistics-{model}-0")
             name = f"{statistic.replace(' ', '_')}_{model.split('-')[0]}"
             found[name] = number(column(table, "as is", statistic).mean()) if table is not None else MISSING
+    stages = draw.read(TABLES, "track-open-masked-0")
+    for name, stage in zip(("base", "lifted", "trained"), draw.STAGES, strict=True):
+        rows = None if stages is None else stages[(stages["checkpoint"] == stage) & (stages["layer"] >= DEEP)]
+        for column_name in ("sink_share", "floating", "nats"):
+            found[f"{name}_{column_name}"] = MISSING if rows is None else number(rows[column_name].mean())
     costs = draw.costs(TABLES)
     for kind in ("mask-anchors", "pin-anchors", "move-anchors", "add-sink(0", "add-sink(4", "random 48"):
         name = kind.translate(str.maketrans("-( ", "___"))

@@ -61,6 +61,15 @@ def test_numbers_of_the_text_are_those_of_the_tables() -> None:
     assert f"| 0.1 | {(rise['open-masked'] - rise['causal-next']).mean():.3f} [" in PAGE
 
 
+def test_the_track_has_the_means_of_the_deep_layers() -> None:
+    table = pd.read_parquet(page.TABLES / "track-open-masked-0.parquet")
+    for stage in ("smollm2", "smollm2:a2d-shifted", "open-masked-0:a2d-shifted"):
+        deep = table[(table["checkpoint"] == stage) & table["layer"].between(15, 29)]
+        assert len(deep) == 15
+        shown = f"{deep.sink_share.mean():.3f}, {deep.floating.mean():.3f} and {deep.nats.iloc[0]:.3f}"
+        assert shown in PAGE.replace("\n", " ")
+
+
 def test_the_readme_has_numbers_of_the_tables() -> None:
     part = (ROOT / "README.md").read_text(encoding="utf-8").split("## What we found")[1].split("\n## ")[0]
     first = [100 * rows(f"{m}-0", "as is")["first_share"].mean() for m in ("causal-masked", "causal-next")]
