@@ -23,7 +23,10 @@ RESULTS = page.DOCS / "results"
 
 
 def keep(run: Path, claims_file: Path = RESULTS / "claims.parquet") -> None:
-    """Add the verdicts of a run to the kept ones, instead of earlier ones on the same claim and models."""
+    """Add the verdicts of a run to the kept ones.
+
+    Of two on the same claim and models, the new one stays if the definition has changed or if it has as many samples.
+    """
     rows = []
     for claim in json.loads((run / "claims.json").read_text(encoding="utf-8"))["claims"]:
         low, high = claim["interval"]
@@ -34,8 +37,11 @@ def keep(run: Path, claims_file: Path = RESULTS / "claims.parquet") -> None:
         )
     table = pd.DataFrame(rows)
     if claims_file.exists():
-        table = pd.concat([table, pd.read_parquet(claims_file)], ignore_index=True)
-    table = table.drop_duplicates(["id", "models"]).astype({"value": float, "low": float, "high": float, "arm": float})
+        earlier, today = pd.read_parquet(claims_file), dict(zip(table["id"], table["statistic"], strict=True))
+        same = [today.get(i, text) == text for i, text in zip(earlier["id"], earlier["statistic"], strict=True)]
+        table = pd.concat([table, earlier[same]], ignore_index=True)
+    table = table.sort_values("n", ascending=False, kind="stable").drop_duplicates(["id", "models"]).sort_index()
+    table = table.astype({"value": float, "low": float, "high": float, "arm": float})
     table.to_parquet(claims_file, index=False, compression="zstd")
 
 
@@ -48,8 +54,9 @@ def main() -> None:
         page.write()
         return
     keep(args.run)
-    for figure in sorted((args.run / "figures").glob("*.png")):
-        draw.shrink(figure, RESULTS / "figures" / figure.name)
+    for shown in sorted((RESULTS / "figures").glob("*.png")):  # the pages on findings show these
+        if (args.run / "figures" / shown.name).exists():
+            draw.shrink(args.run / "figures" / shown.name, shown)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from floatlens.findings.finding import CLAIMS, FINDINGS
-from floatlens.stats import interval_of_mean
+from floatlens.stats import NOT_TESTABLE, interval_of_mean
 from recipes.results import draw
 from recipes.results.facts import facts
 from recipes.results.switch import PRIMARY, column, follows, read_tables, verdicts
@@ -289,7 +289,7 @@ def kept_verdicts() -> pd.DataFrame:
 def claims_table() -> str:
     """The paper's claims: its statistic, its published value, the small models' values, the verdict."""
     kept = kept_verdicts()
-    kept = kept[kept["models"].isin([", ".join(PAIR), *PAIR])].drop_duplicates("id").set_index("id")
+    kept = kept[kept["models"].isin([", ".join(PAIR), *PAIR, ""])].drop_duplicates("id").set_index("id")
     lines = ["| the paper's claim | statistic | published | ours | ARM's | verdict |", "|---|---|---|---|---|---|"]
     shown = published()
     for id_, claim in CLAIMS.items():
@@ -299,6 +299,8 @@ def claims_table() -> str:
             row = kept.loc[id_]
             ours, verdict = f"{row['value']:.2g} [{row['low']:.2g}, {row['high']:.2g}]", row["verdict"]
             arm = "" if np.isnan(row["arm"]) else f"{row['arm']:.2g}"
+            if verdict == NOT_TESTABLE:
+                ours = arm = ""
         else:
             ours, verdict, arm = "", "unmeasured", ""
         cells = (f"{claim.sentence} (`{id_}`)", begin(claim.statistic), shown.get(id_), ours, arm, verdict)

@@ -66,7 +66,8 @@ def test_the_track_has_the_means_of_the_deep_layers() -> None:
     for stage in ("smollm2", "smollm2:a2d-shifted", "open-masked-0:a2d-shifted"):
         deep = table[(table["checkpoint"] == stage) & table["layer"].between(15, 29)]
         assert len(deep) == 15
-        shown = f"{deep.sink_share.mean():.3f}, {deep.floating.mean():.3f} and {deep.nats.iloc[0]:.3f}"
+        nats = deep.nats.iloc[0]
+        shown = f"{deep.sink_share.mean():.3f}, {deep.floating.mean():.3f} and {nats:.{3 if nats < 10 else 1}f}"
         assert shown in PAGE.replace("\n", " ")
 
 
@@ -111,16 +112,30 @@ def test_the_switch_is_decided_by_the_second_seed_alone() -> None:
     assert page.decide("switch", found, {"switch": {"value": 0.0, "verdict": "fails"}}) == "**fails**"
 
 
-def test_a_verdict_replaces_an_earlier_one_on_the_same_claim_and_models(tmp_path: Path) -> None:
-    claim = {"id": "drift.right", "models": ["tiny-mdm"], "n": 5, "verdict": "holds", "details": {"ARM": 0.5}}
-    claim |= {"finding": "drift", "claim": "c", "whose": "w", "source": "s", "statistic": "t", "reason": "r"}
-    for run, value in (("one", 0.25), ("two", 0.75)):
+def test_of_two_verdicts_the_one_with_more_samples_is_kept_unless_the_definition_changed(tmp_path: Path) -> None:
+    claim = {
+        "id": "drift.right",
+        "models": ["tiny-mdm"],
+        "verdict": "holds",
+        "details": {"ARM": 0.5},
+        "finding": "drift",
+    }
+    claim |= {"claim": "c", "whose": "w", "source": "s", "reason": "r", "interval": [0.25, None]}
+    kept = tmp_path / "claims.parquet"
+    for run, n, statistic, expected in (
+        ("one", 5, "t", "one"),
+        ("two", 5, "t", "two"),
+        ("less", 4, "t", "two"),
+        ("more", 6, "t", "more"),
+        ("new", 3, "another definition", "new"),
+    ):
         (tmp_path / run).mkdir()
-        content = {"claims": [{**claim, "value": value, "interval": [value, None]}]}
+        content = {"claims": [{**claim, "n": n, "statistic": statistic, "value": float(n)}]}
         (tmp_path / run / "claims.json").write_text(json.dumps(content))
-        keep(tmp_path / run, tmp_path / "claims.parquet")
-    [row] = pd.read_parquet(tmp_path / "claims.parquet").to_dict("records")
-    assert (row["run"], row["value"], row["low"], row["arm"]) == ("two", 0.75, 0.75, 0.5) and np.isnan(row["high"])
+        keep(tmp_path / run, kept)
+        [row] = pd.read_parquet(kept).to_dict("records")
+        assert row["run"] == expected
+    assert (row["value"], row["low"], row["arm"]) == (3.0, 0.25, 0.5) and np.isnan(row["high"])
 
 
 def test_only_verdicts_of_todays_definitions_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
