@@ -52,4 +52,7 @@ def test_maps_show_one_question_per_group_of_models_and_films_that_of_the_larges
     shown = shown_samples(homes, "short")
     assert [name.split(", ")[0] for name in shown] == ["world:long", "world:fresh"]
     models = [each["model"] for each in films(homes, shown_traces(homes))]
-    assert models[0] == models[1] and models[2:] == ["tiny-mdm", "tiny-arm"]  # first the prose, without and with its sink
+    assert models[0] == models[1] and models[2:] == [
+        "tiny-mdm",
+        "tiny-arm",
+    ]  # first the prose, without and with its sink
