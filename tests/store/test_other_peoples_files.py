@@ -16,7 +16,7 @@ FOLDERS = {
     "a folder": ["thesis.tex", "figures/one.pdf"],
     "somebody's samples": ["samples/drum.wav", "samples/.drum.wav.asd"],
     "somebody's lock": ["lock"],
-    "somebody's lock of the kernel": ["lock.kernel"],
+    "somebody's other lock": ["lock.kernel"],
     "files like those of a killed run": [".floatlens-notes", ".floatlens.toml"],
 }
 COMMANDS = {
@@ -71,7 +71,6 @@ def test_files_that_are_kept_beside_a_run_survive_when_it_is_resumed(tmp_path: P
 def test_a_run_that_was_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
     (tmp_path / "lock").write_bytes(b"")
-    (tmp_path / "lock.kernel").write_bytes(b"")
     (tmp_path / f".floatlens-{uuid.uuid4().hex}").write_bytes(b"half a manif")
     RunFolder.create(tmp_path, {"asked": {}}).finish()
     assert not list(tmp_path.glob(".*"))
