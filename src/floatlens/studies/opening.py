@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.colors import PowerNorm
 
 from floatlens.anchors import find_anchors
-from floatlens.findings import draw, style
+from floatlens.findings import definitions, draw, style
+from floatlens.findings.spelling import percent
 from floatlens.store.folder import MANIFEST, RunFolder
 from floatlens.store.runs import SWITCH
 from floatlens.studies.analyse import Drawing
@@ -38,7 +39,7 @@ def switch_traces(homes: Sequence[Path]) -> tuple[list[Trace], str]:
 def draw_opening(homes: Sequence[Path], shown: Sequence[Trace], target: Path) -> Drawing | None:
     """Draw the switch, or else the first MDM and the first ARM on one question; None without traces."""
     traces, token = switch_traces(homes)
-    titles = [f"Without {token!r}: anchors float", f"With one {token!r}: they stand still"]
+    titles = [f"Without {token!r}", f"With one {token!r}"]
     if traces:
         heading = f"{style.short(traces[0].model)} reads one text, without and with the token {token!r}"
     else:
@@ -59,7 +60,10 @@ def draw_opening(homes: Sequence[Path], shown: Sequence[Trace], target: Path) ->
             anchors_ST = find_anchors(a_ST, RULE, trace.attention_kind)
             draw.hatch_anchors(axes, anchors_ST)
             draw.commit_front(axes, trace.data["committed_at"].values, trace.data["step"].values)
-            axes.set(title=title, xlabel="position")
+            moved = definitions.floating(definitions.anchor_mass(np.nan_to_num(a_ST), anchors_ST))
+            text = f": {percent(moved)} of the anchors' attention moves" if np.isfinite(moved) else ""
+            axes.set_title(title + text, fontsize=8)
+            axes.set_xlabel("position")
             rows.append(_cells(trace, a_ST, anchors_ST, title))
         grid[0].set_ylabel("step")
         figure.colorbar(mesh, ax=grid, pad=0.01, aspect=18).set_label("share of attention")
