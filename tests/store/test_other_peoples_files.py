@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 
 import pytest
 
 from floatlens.store.folder import RunFolder
+from floatlens.store.lock import machine_id
 from tests.commands import run
 
 FOLDERS = {
@@ -70,7 +72,8 @@ def test_files_that_are_kept_beside_a_run_survive_when_it_is_resumed(tmp_path: P
 
 def test_a_run_that_was_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
-    (tmp_path / "lock").write_bytes(b"")
+    dead = {"pid": 2**22 + 1, "machine": machine_id(), "nonce": "another"}
+    (tmp_path / "lock").write_text(json.dumps(dead))
     (tmp_path / f".floatlens-{uuid.uuid4().hex}").write_bytes(b"half a manif")
     RunFolder.create(tmp_path, {"asked": {}}).finish()
     assert not list(tmp_path.glob(".*"))
