@@ -30,7 +30,7 @@ from floatlens.studies.sentences import by_claim, say_aloud, say_primary
 from floatlens.version import __version__
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
-MOST_OPEN = 12  # a report with more sections shows no figure open: their headings, questions and sentences stay
+MOST_OPEN = 10  # a report with more sections shows no figure open: their headings, questions and sentences stay
 MOST_SEEN = 4  # sentences beside a figure; the others are folded
 ROOM = 1_500_000  # maximum characters of a figure's data; more than 300,000 rows of a heat map
 SYMBOLS = {HOLDS: "●", FAILS: "✕", INCONCLUSIVE: "◐", DEPENDS: "◇", NOT_TESTABLE: "–"}
