@@ -157,6 +157,7 @@ def test_stress_runs_are_put_together_from_folders(tmp_path):
         "stress.position": "holds",
         "stress.layout": "not testable here",
         "stress.masks": "not testable here",
+        "stress.query": "not testable here",
     }
     data = stress.figure(measured, backend="none")
     assert set(data["stress"]) == {"position", "noise"} and len(data) == 2 * 3 + 2 * 2
