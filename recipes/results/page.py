@@ -258,6 +258,7 @@ def other_numbers() -> dict[str, str]:
         rows = None if stages is None else stages[(stages["checkpoint"] == stage) & (stages["layer"] >= DEEP)]
         for column_name in ("sink_share", "floating", "nats"):
             found[f"{name}_{column_name}"] = MISSING if rows is None else number(rows[column_name].mean())
+    found["scores"] = scores()
     costs = draw.costs(TABLES)
     for kind in ("mask-anchors", "pin-anchors", "move-anchors", "add-sink(0", "add-sink(4", "random 48"):
         name = kind.translate(str.maketrans("-( ", "___"))
@@ -266,6 +267,18 @@ def other_numbers() -> dict[str, str]:
         found[f"moved_{name}"] = MISSING if rows is None else number(rows["moved"].mean())
     found["cost_n"] = str(0 if costs is None else costs["text"].nunique())
     return found | deployment_numbers()
+
+
+def scores() -> str:
+    """Accuracy of the matched adapters with passages, by data set."""
+    table = draw.read(TABLES, "scores")
+    if table is None:
+        return MISSING
+    shown = []
+    for data, part in table.groupby("data", sort=False):
+        rows = [f"`{row.model}` {percent(row.accuracy)} [{row.low:.2f}, {row.high:.2f}]" for row in part.itertuples()]
+        shown.append(f"{data}: {', '.join(rows)}")
+    return "; ".join(shown)
 
 
 def deployment_numbers() -> dict[str, str]:

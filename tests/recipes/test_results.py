@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import floatlens as fl
 from floatlens.findings.finding import CLAIMS
 from floatlens.paper import figures
-from recipes.results import nulls, page
+from recipes.results import explore, nulls, page
 from recipes.results.__main__ import keep
 from recipes.results.explore import distance
 
@@ -175,3 +176,16 @@ def test_an_added_sink_counts_as_attention_that_moved() -> None:
     moved[:, :, 0] += moved[:, :, 1]
     moved[:, :, 1] = 0
     assert distance(plain, moved) == pytest.approx(1 / 168)
+
+
+def test_the_exploratory_measurements_run_on_a_small_model() -> None:
+    lens = fl.load("tiny-mdm")
+    passages = [p.text for sample in fl.read("world:common", limit=12, passages=3) for p in sample.passages]
+    ids = lens.tokenizer(" ".join(passages), add_special_tokens=False)["input_ids"][:400]
+    assert len(ids) > 250
+    for found in explore.statistics(lens, set(), ids):
+        assert all(0 <= found[name] <= 1 for name in ("all rows", "last row", "moved"))
+    shown = explore.maps(lens, ids[0], ids)
+    assert len(shown) == 24 and all(row["attention"].shape == (64,) and row["attention"].sum() <= 1 for row in shown)
+    late = pd.DataFrame(explore.reveal(lens, ids[0], set(), [ids[1], ids[2]], ids))
+    assert (late.groupby(["token", "at"]).size() == 13).all() and late["share"].between(0, 1).all()
