@@ -35,7 +35,7 @@ SENTENCES = {
 ROLES = {
     "moves": "reported first",
     **dict.fromkeys(PRIMARY, "primary"),
-    "switch": "fixed for seed 1; seed 0 exploratory",
+    "switch": "tested on seed 1",
 }
 DEEP = 15  # the first layer of the deep half
 PAIR = ("tiny-mdm", "tiny-arm")  # the models of the table of the paper's claims
