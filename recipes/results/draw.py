@@ -80,7 +80,7 @@ def switch(tables: Path) -> Figure | None:
         return None
     text, at = table["text"].iloc[0], int(table["inserted"].iloc[0])
     figure = style.new_figure(2.5)
-    titles = {"bare": "No punctuation: anchors move", "bare candidate": "One comma: it stands still"}
+    titles = {"bare": "No punctuation: anchors move", "bare candidate": "One comma: they stand still"}
     for axes, (condition, title) in zip(figure.subplots(1, 2, sharey=True), titles.items(), strict=True):
         shown = np.stack(table[table["condition"] == condition].sort_values("step")["attention"])
         image = axes.imshow(np.sqrt(shown), aspect="auto", cmap=style.SEQUENTIAL, vmin=0, vmax=np.sqrt(0.6))
