@@ -33,7 +33,7 @@ from recipes.results.switch import add_options, load, read_novels, spaced_texts
 QUESTIONS, TEXTS = 20, 5  # of a small model; per test novel
 
 
-def reveal_null(a_ST: np.ndarray, masked_ST: np.ndarray) -> np.ndarray:
+def reveal_null(a_ST: np.ndarray, masked_ST: np.ndarray, strength_T: np.ndarray | None = None) -> np.ndarray:
     """The attention of tokens that have their strength of the last step from the step on at which they are revealed.
 
     >>> a, masked = np.array([[0.6, 0.2, 0.2], [0.5, 0.4, 0.1]]), np.array([[0, 1, 1], [0, 0, 1]], bool)
@@ -42,7 +42,7 @@ def reveal_null(a_ST: np.ndarray, masked_ST: np.ndarray) -> np.ndarray:
            [0.47, 0.38, 0.16]])
     """
     on_masks = np.nanmean(a_ST[masked_ST]) if masked_ST.any() else 0.0
-    kept_ST = np.where(masked_ST, on_masks, a_ST[-1])
+    kept_ST = np.where(masked_ST, on_masks, a_ST[-1] if strength_T is None else strength_T)
     return np.asarray(kept_ST / kept_ST.sum(axis=1, keepdims=True))
 
 
@@ -81,8 +81,17 @@ def published() -> pd.DataFrame:
     masked_ST = fl.paper.reveal_order()["masked"].values
     rows = []
     for layer in (0, 31):
-        null = floating(reveal_null(received(layer), masked_ST))
-        for what, value in (("measured", definitions.floating(mass(layer))), ("reveal", null)):
+        a_ST = received(layer)
+        seen_ST = ~masked_ST & np.isfinite(a_ST)
+        mean_T = np.where(seen_ST, a_ST, 0).sum(axis=0) / np.maximum(
+            seen_ST.sum(axis=0), 1
+        )  # instead of the last step's
+        found = {
+            "measured": definitions.floating(mass(layer)),
+            "reveal": floating(reveal_null(a_ST, masked_ST)),
+            "reveal, mean strength": floating(reveal_null(a_ST, masked_ST, mean_T)),
+        }
+        for what, value in found.items():
             rows.append({"model": f"LLaDA-8B, layer {layer}", "what": what, "layer": layer, "floating": value})
     return pd.DataFrame(rows)
 

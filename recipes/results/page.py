@@ -239,6 +239,7 @@ def other_numbers() -> dict[str, str]:
     for name, key in {
         "llada_0": ("LLaDA-8B, layer 0", "measured"),
         "llada_0_reveal": ("LLaDA-8B, layer 0", "reveal"),
+        "llada_0_mean": ("LLaDA-8B, layer 0", "reveal, mean strength"),
         "llada_31": ("LLaDA-8B, layer 31", "measured"),
         "llada_31_reveal": ("LLaDA-8B, layer 31", "reveal"),
         "tiny": ("tiny-mdm", "measured"),
