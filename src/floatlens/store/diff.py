@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -68,7 +67,7 @@ def fields_that_differ(one: Result, other: Result) -> list[str]:
     >>> fields_that_differ(Result(("q",), {"f1": 0.5}), Result(("q",), {"f1": 1.0}))
     ['f1: 0.5, now 1.0']
     """
-    fields = differences(_with_nan_as_text(one.value), _with_nan_as_text(other.value))
+    fields = differences(one.value, other.value)
     lost = [name for name, result in (("first", one), ("second", other)) if MISSING in result.trees.values()]
     if lost:
         fields.append(f"trace: missing in the {' and the '.join(lost)} run")
@@ -90,7 +89,3 @@ def _results(run: RunFolder) -> dict[Key, Result]:
         for part in all_runs(run)
         for result in part.results()
     }
-
-
-def _with_nan_as_text(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: "NaN" if isinstance(v, float) and math.isnan(v) else v for k, v in value.items()}

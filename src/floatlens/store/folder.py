@@ -459,7 +459,7 @@ def _narrow(before: dict[str, Any], now: dict[str, Any]) -> None:
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
-    """The fields in which two JSON values differ, each with both values.
+    """The fields in which two JSON values differ, each with both values; NaN equals NaN.
 
     >>> differences({"steps": 4, "read": {"seed": 0}}, {"steps": 4, "read": {"seed": 1}})
     ['read.seed: 0, now 1']
@@ -469,11 +469,8 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
         for key in sorted({*before, *now}):
             found += differences(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
         return found
-    return (
-        []
-        if before == now
-        else [f"{name}: {json.dumps(before, ensure_ascii=False)}, now {json.dumps(now, ensure_ascii=False)}"]
-    )
+    texts = [json.dumps(value, ensure_ascii=False) for value in (before, now)]
+    return [] if before == now or texts[0] == texts[1] else [f"{name}: {texts[0]}, now {texts[1]}"]
 
 
 def _only_leftovers(root: Path) -> bool:
