@@ -290,7 +290,9 @@ def _cells(measured: xr.Dataset) -> pd.DataFrame:
 
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     every = sorted(set(data["gold_position"]))
-    models, left_out = style.shown(list(dict.fromkeys(data["model"])), style.PANELS if len(every) == 1 else 2)
+    first, *others = dict.fromkeys(data["model"])
+    others.sort(key=lambda name: not name.endswith("(paper)"))  # what was asked for by `paper` is not left out
+    models, left_out = style.shown([first, *others], style.PANELS if len(every) == 1 else 2)
     every = sorted(set(data.loc[data["model"].isin(models), "gold_position"]))
     count = min(len(every), style.PANELS // len(models))
     positions = [every[round(n * (len(every) - 1) / max(count - 1, 1))] for n in range(count)]
