@@ -306,7 +306,8 @@ def claims_table() -> str:
     kept = kept[kept["models"].isin([", ".join(PAIR), *PAIR, ""])].drop_duplicates("id").set_index("id")
     lines = ["| the paper's claim | statistic | published | ours | ARM's | verdict |", "|---|---|---|---|---|---|"]
     shown = published()
-    for id_, claim in CLAIMS.items():
+    order = list(FINDINGS.modules)
+    for id_, claim in sorted(CLAIMS.items(), key=lambda item: order.index(item[1].finding)):
         if claim.whose != "the paper":
             continue
         if id_ in kept.index:
