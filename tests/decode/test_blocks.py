@@ -281,9 +281,13 @@ def test_llada21_has_no_number_of_steps(tmp_path: Path) -> None:
         (
             checkpoints.sdar,
             {"layer_types": ["sliding_attention"] * 3},
-            "'layer_types' has 'sliding_attention'.*without",
+            "'layer_types' is .*'sliding_attention'.*without",
         ),
-        (checkpoints.a2d, {"layer_types": ["sliding_attention"] * 3}, "'layer_types' has 'sliding_attention'.*without"),
+        (
+            checkpoints.a2d,
+            {"layer_types": ["sliding_attention"] * 3},
+            "'layer_types' is .*'sliding_attention'.*without",
+        ),
     ],
 )
 def test_a_config_with_sliding_windows_is_refused_before_weights_are_read(

@@ -153,4 +153,4 @@ def test_eval_scores_texts_with_masks_and_trace_shows_them(bert: Path, tmp_path:
     assert fl.Trace.open(path).answer == right and "text      " in done.stdout
     page = fl.Trace.open(path).explore(frame=True)
     page.save(tmp_path / "film.html")
-    assert fl.findings.drift.measure([fl.Trace.open(path)])["n_written"].values.tolist() == [1]
+    assert (fl.Trace.open(path).data["committed_at"].values >= 0).sum() == 1

@@ -121,7 +121,7 @@ def test_traces_are_opened_when_they_are_asked_for(runs):
 @pytest.mark.usefixtures("quick_pictures")
 def test_runs_in_another_setting_than_the_claims_are_named(runs, run_command, tmp_path):
     found = json.loads(run_command("drift", *runs, "--out", tmp_path, "--json").stdout)
-    assert {claim["setting"] for claim in found["results"]} == {"passages"}
+    assert {claim["setting"] for claim in found["results"]} == {"passages", "text"}
     assert "about short questions without passages; these runs are in another setting" in found["note"]
     assert json.loads(run_command("flow", *runs, "--out", tmp_path, "--json").stdout)["note"] == ""
 

@@ -193,9 +193,9 @@ def list_options(command: Callable[..., None]) -> Callable[..., None]:
     >>> from floatlens.options import Data, Sampling
     >>> @list_options
     ... def command(model: str, sampling: Sampling = Sampling(steps=4), reading: Data = Data()) -> None:
-    ...     print(model, sampling.steps, sampling.temperature, sampling.seed, reading.seed)
-    >>> command(model="tiny-mdm", temperature=0.5, seed=3)
-    tiny-mdm 4 0.5 3 3
+    ...     print(model, sampling.steps, sampling.max_new_tokens, sampling.seed, reading.seed)
+    >>> command(model="tiny-mdm", max_new_tokens=8, seed=3)
+    tiny-mdm 4 8 3 3
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {}
@@ -269,7 +269,7 @@ def _with_panel(name: str, annotation: Any) -> Any:
 
 def _panel(parameter: inspect.Parameter) -> int:
     """Return the position of a parameter's panel; arguments come first."""
-    [about] = parameter.annotation.__metadata__[:1]
+    about = getattr(parameter.annotation, "__metadata__", (None,))[0]
     return PANELS.index(about.rich_help_panel) if isinstance(about, typer.models.OptionInfo) else -1
 
 
