@@ -24,7 +24,8 @@ WHY = (
     "the causal mask. Only the way of attending differs, so they show what it changes. Three small models of a synthetic "
     "world then answer questions."
 )
-SIZES = {"traces": 5, "knowledge": 24, "stress": 24, "causes": 12, "short": 14, "texts": 10}
+# texts: as many as in a study, since fewer decide nothing
+SIZES = {"traces": 5, "knowledge": 24, "stress": 24, "causes": 12, "short": 14}
 
 
 def command(
