@@ -25,8 +25,8 @@ from floatlens.findings.causes import causes
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Generation
 from floatlens.options import Run, Sampling
+from floatlens.store.engine import LocalEngine
 from floatlens.store.folder import RunFolder
-from floatlens.store.local import LocalEngine
 
 NEW = 6
 HOW: dict[str, Any] = {"sampling": Sampling(max_new_tokens=NEW), "run": Run(batch_size=4)}

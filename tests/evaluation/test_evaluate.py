@@ -20,8 +20,7 @@ from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
 from floatlens.evaluation.worker import ModelWorker, error_reason, is_out_of_memory
 from floatlens.options import Sampling
-from floatlens.store.engine import WorkerDied
-from floatlens.store.local import LocalEngine
+from floatlens.store.engine import LocalEngine, WorkerDied
 
 
 @dataclass

@@ -22,8 +22,7 @@ from floatlens.cli import main
 from floatlens.errors import FloatLensError
 from floatlens.options import Run
 from floatlens.store import ray as ray_engine
-from floatlens.store.engine import WorkerDied, make_engine, try_again
-from floatlens.store.local import LocalEngine
+from floatlens.store.engine import LocalEngine, WorkerDied, make_engine, try_again
 from tests.store.conftest import Undisturbed, assert_same
 from tests.store.fork_server import ROOT, ForkServer
 from tests.store.workers import Numbers, Squares, jobs, squares
@@ -35,19 +34,13 @@ EXPECTED = {n: n**2 for n in range(12)}
 
 
 def test_a_job_whose_workers_die_is_tried_again_then_taken_apart_then_given_up() -> None:
-    both, other = Numbers((1, 2)), (Numbers((3,)), 0)
-    assert try_again([(both, 0), other], started=True) == ([(both, 1), other], None)
-    assert try_again([(both, 1), other], started=True) == ([(both, 2), other], None)
+    both = Numbers((1, 2))
+    assert try_again(both, 0) == [(both, 1)]
+    assert try_again(both, 1) == [(both, 2)]
     parts = [(Numbers((1,)), 2), (Numbers((2,)), 2)]
-    assert try_again([(both, 2), other], started=True) == ([*parts, other], None)
-    assert try_again([parts[0], other], started=True) == ([other], Numbers((1,)))
-    assert try_again([((0, ("a job without parts",)), 2)], started=True) == ([], (0, ("a job without parts",)))
-
-
-def test_a_job_is_not_to_blame_for_workers_that_die_before_they_start_it() -> None:
-    jobs = [(Numbers((1,)), 2), (Numbers((2,)), 0)]
-    assert try_again(jobs, started=False) == (jobs, None)
-    assert try_again([], started=True) == ([], None)
+    assert try_again(both, 2) == parts
+    assert try_again(*parts[0]) == []
+    assert try_again((0, ("a job without parts",)), 2) == []
 
 
 def test_jobs_are_taken_one_by_one_as_there_is_room(tmp_path: Path) -> None:
@@ -100,7 +93,7 @@ def test_workers_that_stay_are_the_same_ones_as_long_as_it_is_the_same_work(tmp_
 
 
 def test_no_process_is_started_when_nothing_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floatlens.store.local.LocalWorker", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr("floatlens.store.engine.LocalWorker", lambda *_: pytest.fail("a process was started"))
     assert list(LocalEngine(workers=2).run(Squares("nowhere"), [])) == []
 
 

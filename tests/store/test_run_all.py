@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from floatlens.store.local import run_all
+from floatlens.store.engine import run_all
 from tests.store.tasks import dies_once, doubled
 
 
@@ -34,7 +34,7 @@ def test_a_process_that_dies_does_not_take_the_others_results_along(tmp_path: Pa
 
 
 def test_workers_release_their_semaphores_so_that_nothing_is_printed_at_exit() -> None:
-    code = "from floatlens.store.local import run_all; from tests.store.tasks import makes_a_semaphore as task; "
+    code = "from floatlens.store.engine import run_all; from tests.store.tasks import makes_a_semaphore as task; "
     code += "print(run_all(task, [(1,), (2,)], 2))"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert made.stdout == "[1, 2]\n" and "leaked" not in made.stderr, made.stderr

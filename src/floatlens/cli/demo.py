@@ -53,7 +53,7 @@ def command(
     from floatlens.cli.shared import bar, print_notes
     from floatlens.cli.study import announce, show
     from floatlens.options import Data, Run, Sampling, Scope
-    from floatlens.store.local import cores
+    from floatlens.store.engine import cores
     from floatlens.studies.plan import StudyPlan, choose_findings
     from floatlens.studies.study import run_study
 

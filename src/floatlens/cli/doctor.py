@@ -269,7 +269,7 @@ def threads() -> str:
     """The number of threads that torch uses, and the number of cores that this process may use."""
     import torch
 
-    from floatlens.store.local import cores
+    from floatlens.store.engine import cores
 
     wanted = os.environ.get("OMP_NUM_THREADS")
     return f"{torch.get_num_threads()} of {cores()} cores" + (f" (OMP_NUM_THREADS={wanted})" if wanted else "")

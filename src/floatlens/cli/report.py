@@ -30,7 +30,7 @@ def command(
     from rich.console import Console
 
     from floatlens.cli.shared import bar
-    from floatlens.store.local import cores
+    from floatlens.store.engine import cores
     from floatlens.studies.report import make
 
     if out.is_dir():

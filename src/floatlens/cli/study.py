@@ -111,7 +111,7 @@ def fitting_jobs(models: list[str], loading: Load) -> int:
     from floatlens.lens import SMALL
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import shape
-    from floatlens.store.local import cores
+    from floatlens.store.engine import cores
 
     if loading.device_map not in (None, "cpu"):
         return 1

@@ -27,9 +27,8 @@ from floatlens.interventions.intervention import Intervention, parse_interventio
 from floatlens.interventions.run import holding
 from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Run, Sampling
-from floatlens.store.engine import Engine, ProgressCallback
+from floatlens.store.engine import Engine, LocalEngine, ProgressCallback
 from floatlens.store.folder import RunFolder
-from floatlens.store.local import LocalEngine
 
 EACH = 4  # minimum number of batches per worker, so that none is idle for long
 

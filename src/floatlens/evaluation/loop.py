@@ -26,9 +26,8 @@ from floatlens.evaluation.worker import Checksums, ModelWorker, error_reason
 from floatlens.keywords import EvaluateKeywords
 from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Recording, Run, Sampling, make
-from floatlens.store.engine import Engine, ProgressCallback, WorkerDied
+from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, WorkerDied
 from floatlens.store.folder import Owner, RunFolder
-from floatlens.store.local import LocalEngine
 from floatlens.trace.trace import Trace
 
 

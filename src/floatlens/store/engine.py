@@ -1,4 +1,4 @@
-"""Engines run jobs, in this process or in others, and yield each result as it arrives.
+"""Engines run jobs, in this process, in several or on a cluster (`ray.py`), and yield each result as it arrives.
 
 A job is a batch that was planned in advance, so the engine does not affect the numbers. A worker keeps its model from job to
 job and returns the results; the process that sent the jobs writes them.
@@ -6,23 +6,30 @@ job and returns the results; the process that sent the jobs writes them.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import multiprocessing
+import os
 import pickle
+import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
     from floatlens.options import Run
 
+T = TypeVar("T")
 MAX_TRIES = 3  # workers that may die with a job before the job is given up
-# What a worker sends: STARTED when it is ready or starts a job, PROGRESS of a bar, and the end of a job.
-STARTED, PROGRESS, DONE, FAILED = "started", "progress", "done", "failed"
+READY, PROGRESS, DONE, FAILED = "ready", "progress", "done", "failed"  # what a worker sends
 # Called with a label and the number of items, if known; returns a function to call once per finished item.
 ProgressCallback = Callable[[str, int | None], Callable[[], None]]
+_connection: Connection | None = None  # in a worker process: to the process that sends its jobs
 
 
 def as_one(watch: ProgressCallback | None, label: str, total: int | None) -> ProgressCallback | None:
@@ -35,45 +42,39 @@ class WorkerDied(FloatLensError):
     """Says how a worker ended; also the result of a job that every worker died with."""
 
 
-@dataclass(eq=False)
 class RemoteWorker:
-    """A worker elsewhere, and the jobs sent to it with the number of their tries; it works on the first."""
+    """A worker elsewhere, and the job that it works on with the number of its tries. It gets jobs once it is ready.
 
-    number: int
-    jobs: list[tuple[Any, int]] = field(default_factory=list)
-    ready: bool = True  # to take jobs
-    started: bool = False  # the first job; a job that was not started is not to blame for the worker's death
+    Subclasses have `send(job)`, `stop()` and `receive()`, which returns what the worker sent, one of the kinds above and its
+    content, or raises WorkerDied.
+    """
 
-    def send(self, job: Any) -> None:
-        raise NotImplementedError
+    ready = False
+    job: Any = None
+    tries = 0
 
-    def receive(self) -> tuple[Any, ...]:
-        """What the worker sent: STARTED, DONE and the result, or FAILED and the error; raises WorkerDied."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        raise NotImplementedError
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
-@dataclass
 class Engine:
     """Runs jobs with `workers` workers; subclasses say how a worker is started and waited for."""
 
-    workers: int = 1
-    queued = 2  # jobs per worker, one to run and one to continue with: memory stays bounded
     in_process = False  # whether the worker is called in this process
 
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise FloatLensError(f"workers {self.workers} is not a positive number; use --workers 1")
+    def __init__(self, workers: int = 1) -> None:
+        if workers < 1:
+            raise FloatLensError(f"workers {workers} is not a positive number; use --workers 1")
+        self.workers = workers
+        self.progress: Callable[..., None] = lambda *_: None  # called with what a worker reports
         self._pool: list[Any] = []
         self._worker: Callable[[Any], Any] | None = None
         self._keep = False
 
-    def start_worker(self, worker: Callable[[Any], Any], number: int) -> RemoteWorker:
+    def start_worker(self, worker: Callable[[Any], Any], number: int) -> Any:
         raise NotImplementedError
 
-    def wait_for(self, workers: Sequence[Any]) -> Sequence[RemoteWorker]:
+    def wait_for(self, workers: Sequence[Any]) -> Sequence[Any]:
         """Those of the workers from which something can be received; possibly none."""
         raise NotImplementedError
 
@@ -99,15 +100,15 @@ class Engine:
         try:
             pool += [self.start_worker(worker, number) for number in range(len(pool), self.workers)]
             while True:
-                for filled in range(self.queued):
-                    for each in (each for each in pool if each.ready and len(each.jobs) == filled):
-                        if entry := repeated.pop(0) if repeated else next(others, None):
-                            each.jobs.append(entry)
-                            each.send(entry[0])
-                if not any(each.jobs for each in pool) and any(each.ready for each in pool):
+                for each in (each for each in pool if each.ready and each.job is None):
+                    if entry := repeated.pop(0) if repeated else next(others, None):
+                        each.job, each.tries = entry
+                        each.send(each.job)
+                busy = [each for each in pool if each.job is not None or not each.ready]
+                if len(busy) < len(pool) and not any(each.job is not None for each in busy):
                     complete = True
                     return
-                for each in self.wait_for([each for each in pool if each.jobs or not each.ready]):
+                for each in self.wait_for(busy):
                     try:
                         kind, *content = each.receive()
                     except WorkerDied as death:
@@ -117,17 +118,21 @@ class Engine:
                             raise FloatLensError(
                                 f"workers keep dying (the last {death}); try fewer --workers or a smaller --batch-size"
                             ) from None
-                        again, lost = try_again(each.jobs, each.started)
-                        repeated[:0] = again
-                        if lost is not None:
-                            yield lost, WorkerDied(f"its worker {death}, {MAX_TRIES} times")
+                        if each.job is not None:
+                            again = try_again(each.job, each.tries)
+                            repeated[:0] = again
+                            if not again:
+                                yield each.job, WorkerDied(f"its worker {death}, {MAX_TRIES} times")
                         pool[pool.index(each)] = self.start_worker(worker, each.number)
                         continue
-                    if kind in (DONE, FAILED):
-                        deaths = 0
-                        job, _ = each.jobs.pop(0)
-                        if kind == FAILED:
-                            raise content[0]
+                    if kind == READY:
+                        each.ready = True
+                    elif kind == PROGRESS:
+                        self.progress(*content)
+                    elif kind == FAILED:
+                        raise content[0]
+                    else:
+                        deaths, job, each.job = 0, each.job, None
                         yield job, content[0]
         finally:
             if not (complete and self._keep):  # workers in the middle of a job cannot be kept
@@ -135,7 +140,7 @@ class Engine:
             if not self._keep:
                 self.shut_down()
 
-    @contextmanager
+    @contextlib.contextmanager
     def keep_workers(self) -> Iterator[None]:
         """Within the block, runs with the same worker use the same processes: models are loaded once."""
         self._keep = True
@@ -152,20 +157,12 @@ class Engine:
         self._pool.clear()
 
 
-def try_again(jobs: Sequence[tuple[Any, int]], started: bool) -> tuple[list[tuple[Any, int]], Any]:
-    """Return the jobs of a dead worker that are run again, with the number of their tries, and a job that is given up.
-
-    Only the first can be to blame, and only if it was started. It is tried again, then split, then given up.
-    """
-    if not started or not jobs:
-        return list(jobs), None
-    (job, tries), *others = jobs
+def try_again(job: Any, tries: int) -> list[tuple[Any, int]]:
+    """Return the job of a dead worker, or its parts, with the number of their tries; nothing if it is given up."""
     if tries + 1 < MAX_TRIES:
-        return [(job, tries + 1), *others], None
+        return [(job, tries + 1)]
     parts = job.split() if hasattr(job, "split") else [job]
-    if len(parts) > 1:
-        return [*((part, MAX_TRIES - 1) for part in parts), *others], None
-    return others, job
+    return [(part, MAX_TRIES - 1) for part in parts] if len(parts) > 1 else []
 
 
 def run_job(worker: Callable[[Any], Any], job: Any) -> tuple[str, Any]:
@@ -189,8 +186,6 @@ def sendable(error: Exception) -> Exception:
 
 def make_engine(run: Run) -> Engine:
     """Return the engine that the options describe; raise an error for invalid ones."""
-    from floatlens.store.local import LocalEngine
-
     count, gpus = 1 if run.workers is None else run.workers, run.gpus_per_worker
     if run.engine == "ray":
         from floatlens.store.ray import RayEngine
@@ -201,3 +196,135 @@ def make_engine(run: Run) -> Engine:
     if gpus is not None and gpus != int(gpus):
         raise FloatLensError(f"the local engine needs whole GPUs, not {gpus}; use --engine ray")
     return LocalEngine(count, None if gpus is None else int(gpus))
+
+
+# --- processes on this machine ----------------------------------------------------------------------------------------
+
+
+class LocalEngine(Engine):
+    """`workers` processes; one means this process. With GPUs, each worker sees its own `gpus_per_worker` of them."""
+
+    def __init__(self, workers: int = 1, gpus_per_worker: int | None = None) -> None:
+        super().__init__(workers)
+        self.in_process, self.gpus_per_worker = workers == 1, gpus_per_worker
+
+    def run(self, worker: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        if self.in_process:
+            return ((job, worker(job)) for job in jobs)
+        return super().run(worker, jobs)
+
+    def start_worker(self, worker: Callable[[Any], Any], number: int) -> LocalWorker:
+        return LocalWorker(number, worker, self.workers, self.gpus_per_worker)
+
+    def wait_for(self, workers: Sequence[LocalWorker]) -> list[LocalWorker]:
+        found = wait([worker.connection for worker in workers])
+        return [worker for worker in workers if worker.connection in found]
+
+
+class LocalWorker(RemoteWorker):
+    """A worker process."""
+
+    def __init__(self, number: int, *work: Any) -> None:
+        super().__init__(number)
+        self.connection, theirs = multiprocessing.Pipe()
+        # Spawned, not forked: a forked process cannot use a GPU, and would share the lock of the run folder.
+        context = multiprocessing.get_context("spawn")
+        self.process = context.Process(target=serve_jobs, args=(theirs, number, *work), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def send(self, job: Any) -> None:
+        with contextlib.suppress(OSError):  # if it died, this is detected when reading from it
+            self.connection.send(job)
+
+    def receive(self) -> tuple[Any, ...]:
+        try:
+            sent: tuple[Any, ...] = self.connection.recv()
+            return sent
+        except (EOFError, OSError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            raise WorkerDied(ended) from None
+
+    def stop(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+
+
+def serve_jobs(
+    connection: Connection, number: int, worker: Callable[[Any], Any], workers: int, gpus_per_worker: int | None
+) -> None:
+    """Run the jobs that arrive in a worker process, until it is killed or the process that sends them is gone."""
+    global _connection
+    _connection = connection
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # the kernel ends this process when its parent dies, even by SIGKILL
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that sends the jobs decides
+    if "fork" in multiprocessing.get_all_start_methods():
+        # In a spawned process, locks such as Blosc's are semaphores with a name, which a killed process leaks. Under
+        # this method they have none. It starts no process here: engines choose theirs themselves.
+        multiprocessing.set_start_method("fork", force=True)
+    use_own_devices(number, workers, gpus_per_worker)
+    with contextlib.suppress(EOFError, OSError):  # the process that sends the jobs is gone
+        connection.send((READY,))
+        while True:
+            connection.send(run_job(worker, connection.recv()))
+
+
+def use_own_devices(number: int, workers: int, gpus_per_worker: int | None) -> None:
+    """Restrict this process to its GPUs, or to its share of the cores."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    if devices:
+        count = gpus_per_worker or max(1, len(devices) // workers)
+        mine = [devices[(number * count + i) % len(devices)] for i in range(count)]
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+    else:
+        torch.set_num_threads(max(1, cores() // workers))
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_all(
+    function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], jobs: int, watch: ProgressCallback | None = None
+) -> list[T | BaseException]:
+    """Call `function(*task, watch=...)` for each task, in up to `jobs` processes.
+
+    Returns each result, or the exception that a task raised. A small model uses one core, so a study gives each model its
+    own process.
+    """
+    engine = LocalEngine(max(1, min(jobs, len(tasks))))
+    bars: dict[str, Callable[[], None]] = {}
+
+    def show(name: str, label: str | None = None, total: int | None = None) -> None:
+        """Begin a worker's progress bar if it has a label, otherwise advance it."""
+        if watch is not None and label is not None:
+            bars[name] = watch(label, total)
+        elif watch is not None:
+            bars[name]()
+
+    engine.progress = show
+    call = partial(_call, function, watch if engine.in_process else _send_progress)
+    found = {number: result for (number, _), result in engine.run(call, enumerate(tasks))}
+    return [found[number] for number in range(len(tasks))]
+
+
+def _call(function: Callable[..., Any], watch: ProgressCallback | None, task: tuple[int, tuple[Any, ...]]) -> Any:
+    try:
+        return function(*task[1], watch=watch)
+    except Exception as error:  # returned as a value, so that the other tasks go on
+        return sendable(error)
+
+
+def _send_progress(label: str, total: int | None) -> Callable[[], None]:
+    connection, name = _connection, f"{os.getpid()} {label}"
+    assert connection is not None
+    connection.send((PROGRESS, name, label, total))
+    return lambda: connection.send((PROGRESS, name))

@@ -1,6 +1,6 @@
 """The Ray engine: actors on a cluster, one model each.
 
-An actor that dies, alone or with its node, is replaced, and its jobs go to another. Anyone who can reach a Ray cluster can
+An actor that dies, alone or with its node, is replaced, and its job goes to another. Anyone who can reach a Ray cluster can
 run code on it, so one that is started here listens on the loopback interface only and requires a random token.
 """
 
@@ -12,11 +12,10 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.store.engine import STARTED, Engine, RemoteWorker, WorkerDied, run_job
+from floatlens.store.engine import READY, Engine, RemoteWorker, WorkerDied, run_job
 
 PATIENCE = 300.0  # seconds to wait for a first worker
 CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # if it is "0", Ray listens on the loopback interface only
@@ -24,16 +23,15 @@ LOCAL = "local"  # Ray's name for a new cluster on this machine
 OBJECT_STORE = 200 * 2**20  # bytes of a cluster that is started here; only prompts and rows pass through
 
 
-@dataclass
 class RayEngine(Engine):
-    """Actors on the cluster that RAY_ADDRESS names ("auto", "ray://…", host:port), or on one that is started here."""
+    """Actors on the cluster that RAY_ADDRESS names ("auto", "ray://…", host:port), or on one that is started here.
 
-    workers: int = 1
-    gpus_per_worker: float = 0.0
-    cpus_per_worker: float = 1.0
+    Each actor has one CPU and `gpus_per_worker` GPUs.
+    """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, workers: int = 1, gpus_per_worker: float = 0.0) -> None:
+        super().__init__(workers)
+        self.gpus_per_worker = gpus_per_worker
         self.connected_here = False
         self.since = 0.0  # when the last worker was started
 
@@ -43,17 +41,22 @@ class RayEngine(Engine):
 
     def start_worker(self, worker: Callable[[Any], Any], number: int) -> RayWorker:
         ray = import_ray()
-        self.connected_here = self._connect(ray) or self.connected_here
+        if not ray.is_initialized():
+            self._connect(ray)
         self.since = time.monotonic()
         # Ray's own retries are off: the queue gives a job to another actor at once.
-        options = {"num_cpus": self.cpus_per_worker, "num_gpus": self.gpus_per_worker, "max_restarts": 0}
+        options = {"num_cpus": 1, "num_gpus": self.gpus_per_worker, "max_restarts": 0}
         return RayWorker(number, ray, ray.remote(**options)(RayActor).remote(worker))
 
-    def wait_for(self, workers: Sequence[RayWorker]) -> list[RemoteWorker]:
+    def wait_for(self, workers: Sequence[RayWorker]) -> list[RayWorker]:
         ray = import_ray()
         found, _ = ray.wait([worker.reference for worker in workers], num_returns=1, timeout=5.0)
         if not any(worker.ready for worker in self._pool) and time.monotonic() - self.since > PATIENCE:
-            raise FloatLensError(self._explain_no_room(ray))
+            resources = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
+            raise FloatLensError(
+                f"no Ray worker could start within {PATIENCE:.0f} seconds: each needs 1 CPU and {self.gpus_per_worker} GPU, "
+                f"the cluster has {resources}; use fewer --gpus-per-worker or a larger cluster"
+            )
         return [worker for worker in workers if worker.reference in found]
 
     def shut_down(self) -> None:
@@ -62,27 +65,18 @@ class RayEngine(Engine):
             import_ray().shutdown()
             self.connected_here = False
 
-    def _connect(self, ray: Any) -> bool:
-        """Join the cluster, or start one on this machine; False if this process had joined one before."""
-        if ray.is_initialized():
-            return False
+    def _connect(self, ray: Any) -> None:
+        """Join the cluster, or start one on this machine."""
         address = _address()
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address == LOCAL:
-            cores = max(os.cpu_count() or 1, int(self.workers * self.cpus_per_worker))
-            options |= {"include_dashboard": False, "num_cpus": cores, "object_store_memory": OBJECT_STORE}
+            options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+            options["num_cpus"] = max(os.cpu_count() or 1, self.workers)
         try:
             ray.init(address=address, **options)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            raise FloatLensError(f"the Ray cluster at {address!r} cannot be reached: {_first_line(error)}") from None
-        return True
-
-    def _explain_no_room(self, ray: Any) -> str:
-        resources = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
-        return (
-            f"no Ray worker could start within {PATIENCE:.0f} seconds: each needs {self.cpus_per_worker} CPU and "
-            f"{self.gpus_per_worker} GPU, the cluster has {resources}; use fewer --gpus-per-worker or a larger cluster"
-        )
+            raise FloatLensError(f"the Ray cluster at {address!r} cannot be reached: {_lines(error)[0]}") from None
+        self.connected_here = True
 
 
 def _address() -> str:
@@ -91,32 +85,23 @@ def _address() -> str:
 
 
 class RayWorker(RemoteWorker):
-    """An actor."""
+    """An actor; `reference` is to what it returns next."""
 
     def __init__(self, number: int, ray: Any, actor: Any) -> None:
-        super().__init__(number, ready=False, started=True)
-        self.ray, self.actor = ray, actor
-        self.references: list[Any] = [actor.start.remote()]  # to what it returns, in order
-
-    @property
-    def reference(self) -> Any:
-        return self.references[0]
+        super().__init__(number)
+        self.ray, self.actor, self.reference = ray, actor, actor.start.remote()
 
     def send(self, job: Any) -> None:
-        self.references.append(self.actor.run.remote(job))
+        self.reference = self.actor.run.remote(job)
 
     def receive(self) -> tuple[Any, ...]:
         try:
             sent: tuple[Any, ...] = self.ray.get(self.reference)
-        except self.ray.exceptions.RayTaskError as error:
-            raise FloatLensError(f"a Ray worker could not start: {_last_line(error)}") from error
+            return sent
         except self.ray.exceptions.RayError as error:  # the actor died, or its node with the result
-            if "creation task" in str(error):
-                raise FloatLensError(f"a Ray worker could not start: {_last_line(error)}") from error
-            raise WorkerDied(f"on Ray died: {_first_line(error)}; see Ray's logs") from None
-        self.references.pop(0)
-        self.ready = True
-        return sent
+            if isinstance(error, self.ray.exceptions.RayTaskError) or "creation task" in str(error):
+                raise FloatLensError(f"a Ray worker could not start: {_lines(error)[-1].strip()}") from error
+            raise WorkerDied(f"on Ray died: {_lines(error)[0]}; see Ray's logs") from None
 
     def stop(self) -> None:
         self.ray.kill(self.actor, no_restart=True)
@@ -129,7 +114,7 @@ class RayActor:
         self.worker = worker
 
     def start(self) -> tuple[str]:
-        return (STARTED,)
+        return (READY,)
 
     def run(self, job: Any) -> tuple[str, Any]:
         return run_job(self.worker, job)
@@ -138,9 +123,8 @@ class RayActor:
 def import_ray(private: bool = False) -> Any:
     """The package ray, with telemetry disabled.
 
-    Parameters
-    ----------
-    private: whether a cluster started from here is closed to others. Ray reads these settings once, when it is imported.
+    With `private`, a cluster that is started from here is closed to others. Ray reads these settings once, when it is
+    imported.
     """
     if private and "ray" in sys.modules:
         if os.environ.get(CLUSTERS) != "0" and not sys.modules["ray"].is_initialized():
@@ -161,12 +145,5 @@ def import_ray(private: bool = False) -> Any:
     return ray
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
-def _last_line(error: BaseException) -> str:
-    """The last line of a worker's traceback, which names the error."""
-    lines = str(error).strip().splitlines()
-    return lines[-1].strip() if lines else type(error).__name__
+def _lines(error: BaseException) -> list[str]:
+    return str(error).strip().splitlines() or [type(error).__name__]

@@ -30,9 +30,8 @@ from floatlens.findings.finding import (
     traces_for,
 )
 from floatlens.findings.spelling import count
-from floatlens.store.engine import ProgressCallback, as_one
+from floatlens.store.engine import ProgressCallback, as_one, run_all
 from floatlens.store.folder import RunFolder
-from floatlens.store.local import run_all
 from floatlens.store.runs import TEXTS
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace

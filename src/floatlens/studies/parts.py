@@ -27,9 +27,8 @@ from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOpti
 from floatlens.evaluation.worker import ModelWorker
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
-from floatlens.store.engine import Engine, ProgressCallback, as_one
+from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, as_one
 from floatlens.store.folder import ERRORS, RunFolder
-from floatlens.store.local import LocalEngine
 from floatlens.store.runs import CAUSES, TEXTS
 from floatlens.studies.plan import StudyPlan
 from floatlens.studies.texts import run_texts

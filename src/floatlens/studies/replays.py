@@ -21,9 +21,8 @@ from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED
 from floatlens.findings.finding import condition_of
 from floatlens.models.checkpoint import find
 from floatlens.options import Recording
-from floatlens.store.engine import Engine, ProgressCallback, as_one
+from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, as_one
 from floatlens.store.folder import RunFolder
-from floatlens.store.local import LocalEngine
 from floatlens.store.runs import REPLAYS
 from floatlens.trace.trace import Trace
 

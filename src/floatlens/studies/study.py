@@ -25,9 +25,8 @@ from floatlens.keywords import StudyKeywords
 from floatlens.lens import Lens
 from floatlens.options import Data, Load, Run, Sampling, Scope
 from floatlens.options import make as make_options
-from floatlens.store.engine import Engine, ProgressCallback, make_engine
+from floatlens.store.engine import Engine, ProgressCallback, make_engine, run_all
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
-from floatlens.store.local import run_all
 from floatlens.store.lock import NAME as LOCK
 from floatlens.store.runs import MODELS, model_runs
 from floatlens.store.storage import Storage
