@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -147,3 +149,14 @@ def test_every_file_that_registers_something_is_in_the_list_of_its_folder(regist
     call = re.compile(rf"^(@|\w+ = )?({names})\b", re.MULTILINE)
     registering = [path.relative_to(folder) for path in folder.rglob("*.py") if call.search(path.read_text())]
     assert {".".join(path.with_suffix("").parts) for path in registering} == set(registry.modules)
+
+
+def test_the_order_of_a_registry_does_not_depend_on_what_was_imported_first() -> None:
+    code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]\n"
+    code += "from tests.test_registry import BUILT_IN; print([registry.names() for registry in BUILT_IN])"
+    late = [f"{registry.package}.{registry.modules[-1]}" for registry in BUILT_IN]
+    found = [
+        subprocess.run([sys.executable, "-c", code, *first], capture_output=True, text=True, check=True).stdout
+        for first in ([], late)
+    ]
+    assert found[0] == found[1] == f"{[registry.names() for registry in BUILT_IN]}\n"

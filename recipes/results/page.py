@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from floatlens.findings.finding import CLAIMS, FINDINGS
+from floatlens.findings.finding import CLAIMS
 from floatlens.stats import NOT_TESTABLE, interval_of_mean
 from recipes.results import draw
 from recipes.results.facts import facts
@@ -295,7 +295,6 @@ def deployment_numbers() -> dict[str, str]:
 def kept_verdicts() -> pd.DataFrame:
     """The verdicts of docs/results/claims.parquet that were computed with today's definition of their statistic."""
     table = pd.read_parquet(DOCS / "results" / "claims.parquet")
-    FINDINGS.names()  # registers the claims
     today = {name: claim.statistic for name, claim in CLAIMS.items()}
     return table[[today.get(id_) == statistic for id_, statistic in zip(table["id"], table["statistic"], strict=True)]]
 
@@ -306,8 +305,7 @@ def claims_table() -> str:
     kept = kept[kept["models"].isin([", ".join(PAIR), *PAIR, ""])].drop_duplicates("id").set_index("id")
     lines = ["| the paper's claim | statistic | published | ours | ARM's | verdict |", "|---|---|---|---|---|---|"]
     shown = published()
-    order = list(FINDINGS.modules)
-    for id_, claim in sorted(CLAIMS.items(), key=lambda item: order.index(item[1].finding)):
+    for id_, claim in CLAIMS.items():
         if claim.whose != "the paper":
             continue
         if id_ in kept.index:

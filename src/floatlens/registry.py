@@ -13,57 +13,46 @@ from __future__ import annotations
 import importlib
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from floatlens.errors import FloatLensError, unknown_name
 
 GROUP = "floatlens.plugins"
+PLUGINS: dict[str, str] = {}  # versions of the plug-ins that were loaded
+FAILED: dict[str, str] = {}  # reasons of those that failed
 T = TypeVar("T")
+_lock = threading.RLock()
+_asked = False
 
 
-@dataclass
-class Plugins:
-    """The plug-ins of this process: those that were loaded, by name and version, and those that failed, with the reason."""
-
-    loaded: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    _started: bool = False
-    _lock: Any = field(default_factory=threading.RLock)
-
-    def load(self) -> None:
-        """Import the module of every entry point once. A plug-in that fails is reported by name; the others still load."""
-        with self._lock:
-            if not self._started:
-                self._started = True
-                self._load()
-
-    def _load(self) -> None:
-        for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+def load_plugins() -> dict[str, str]:
+    """Import the module of every entry point once, and return the versions of the plug-ins; those that fail are named."""
+    global _asked
+    with _lock:
+        found, _asked = [] if _asked else sorted(entry_points(group=GROUP), key=lambda entry: entry.name), True
+        for entry in found:
             try:
                 importlib.import_module(entry.value.partition(":")[0])
             except Exception as error:
-                self.failed[entry.name] = f"{type(error).__name__}: {error}"
+                FAILED[entry.name] = f"{type(error).__name__}: {error}"
                 warnings.warn(f"plug-in {entry.name!r} ({entry.value}) failed to load: {error}", stacklevel=2)
             else:
-                self.loaded[entry.name] = entry.dist.version if entry.dist is not None else "unknown"
+                PLUGINS[entry.name] = entry.dist.version if entry.dist is not None else "unknown"
+    return PLUGINS
 
 
-plugins = Plugins()
-
-
-class Registry(Generic[T]):
-    """Entries of one kind by name.
+class Registry(Mapping[str, T]):
+    """Entries of one kind by name: those with the highest priority first, then the built-in ones in the order of `modules`.
 
     Parameters
     ----------
     noun
         What an entry is called in error messages, such as "sampler".
     package, modules
-        The modules of the package that register the built-in entries, imported in this order on the first look-up.
+        The modules of the package that register the built-in entries, imported on the first look-up.
 
     >>> colours: Registry[int] = Registry("colour")
     >>> colours.add("red", 1)
@@ -80,13 +69,12 @@ class Registry(Generic[T]):
 
     def __init__(self, noun: str, package: str = "", modules: Sequence[str] = ()) -> None:
         self.noun, self.package, self.modules = noun, package, modules
-        self._entries: dict[str, tuple[int, T]] = {}
-        self._sources: dict[str, Any] = {}
+        self._entries: dict[str, tuple[int, T, Any]] = {}  # with their priority and their source
         self._started = self._loaded = False
         self._lock = threading.RLock()
 
     def add(self, name: str, entry: T, *, priority: int = 0, source: Any = None) -> T:
-        """Add an entry and return it. Entries with a higher priority come first, then those added first.
+        """Add an entry and return it.
 
         It is an error if the name is taken, unless the same line of code adds it again, as when a notebook cell is run
         twice: `source` is the class or function that is compared, by default the entry itself.
@@ -94,33 +82,35 @@ class Registry(Generic[T]):
         source = entry if source is None else source
         if not str(getattr(source, "__module__", None)).startswith(f"{self.package}."):
             self._load_built_in()  # so that a plug-in cannot take the name of a built-in entry
-        if name in self._entries and not _same_source(self._sources[name], source):
+        if name in self._entries and not _same_source(self._entries[name][2], source):
             raise FloatLensError(f"the {self.noun} {name!r} is already registered; choose another name")
-        self._entries[name], self._sources[name] = (priority, entry), source
+        self._entries[name] = priority, entry, source
         return entry
 
     def load(self) -> None:
         """Import the built-in entries and the plug-ins once; other threads wait until this is done."""
-        if self._loaded:
-            return
-        with self._lock:
-            self._load_built_in()
-            plugins.load()
-            self._loaded = True
+        if not self._loaded:
+            with self._lock:
+                self._load_built_in()
+                load_plugins()
+                self._loaded = True
 
     def _load_built_in(self) -> None:
         with self._lock:
-            # started: a module of the package uses the registry while it loads
-            if self._started:
-                return
-            self._started = True
-            for module in self.modules:
+            started, self._started = self._started, True  # a module of the package may use the registry while it loads
+            for module in () if started else self.modules:
                 importlib.import_module(f"{self.package}.{module}")
 
+    def _position(self, name: str) -> tuple[int, int]:
+        """Return the sorting key of an entry. It does not depend on which module was imported first."""
+        priority, _, source = self._entries[name]
+        module = str(getattr(source, "__module__", None)).removeprefix(f"{self.package}.")
+        return -priority, self.modules.index(module) if module in self.modules else len(self.modules)
+
     def names(self) -> list[str]:
-        """The names of all entries, those with the highest priority first."""
+        """The names of all entries in their order."""
         self.load()
-        return sorted(self._entries, key=lambda name: -self._entries[name][0])
+        return sorted(self._entries, key=self._position)
 
     def __getitem__(self, name: str) -> T:
         self.load()
@@ -135,23 +125,18 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
-    def values(self) -> list[T]:
-        """All entries, in the order of `names`."""
-        return [self._entries[name][1] for name in self.names()]
-
-    def items(self) -> list[tuple[str, T]]:
-        """All names with their entries, in the order of `names`."""
-        return [(name, self._entries[name][1]) for name in self.names()]
+    def __len__(self) -> int:
+        return len(self.names())
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Remove, at the end of the block, the entries that were added inside it; for tests."""
         self.load()
-        before = dict(self._entries), dict(self._sources)
+        before = dict(self._entries)
         try:
             yield
         finally:
-            self._entries, self._sources = before
+            self._entries = before
 
 
 def _same_source(one: Any, other: Any) -> bool:

@@ -51,7 +51,7 @@ import warnings
 import numpy as np
 
 import floatlens as fl
-from floatlens.registry import plugins
+from floatlens.registry import FAILED, PLUGINS
 
 
 def found(spec):
@@ -60,11 +60,11 @@ def found(spec):
 
 
 if __name__ == "__main__":
-    assert not plugins.loaded  # importing floatlens loads no plug-in
+    assert not PLUGINS  # importing floatlens loads no plug-in
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert found("level(0.3)") == [True, True]
-    assert plugins.loaded == {"level": "2.5"} and "out of order" in plugins.failed["broken"]
+    assert PLUGINS == {"level": "2.5"} and "out of order" in FAILED["broken"]
     assert any("'broken'" in str(warning.message) for warning in said)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(found, ("level",)) == [False, True]

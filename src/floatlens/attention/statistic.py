@@ -119,4 +119,4 @@ def register_statistic(kind: Class) -> Class:
 
 def variant(base: type[Statistic], name: str, **attributes: Any) -> None:
     """Register a statistic that differs from `base` in class attributes alone."""
-    register_statistic(type(name, (base,), {"name": name, **attributes}))
+    register_statistic(type(name, (base,), {"name": name, "__module__": base.__module__, **attributes}))

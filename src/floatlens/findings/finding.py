@@ -359,12 +359,10 @@ CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", tuple(TEXTS))
 
 def register_finding(finding: Finding) -> Finding:
     """Register a finding, so that studies, the report and the command line can use it by name, and its declared claims."""
-    order = list(TEXTS)  # of the report; plug-ins follow
-    priority = len(order) - order.index(finding.name) if finding.name in order else 0
-    for text in TEXTS.get(finding.name, {}).get("claims", ()) if priority else ():
+    for text in TEXTS.get(finding.name, {}).get("claims", ()):
         if "number" in text:
             CLAIMS.add(text["id"], _declared(finding.name, text), source=type(finding))
-    return FINDINGS.add(finding.name, finding, priority=priority, source=type(finding))
+    return FINDINGS.add(finding.name, finding, source=type(finding))
 
 
 def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:

@@ -21,7 +21,7 @@ from floatlens.data.read import expand, named_data
 from floatlens.data.template import Template
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.options import ARGUMENTS, recorded
-from floatlens.registry import plugins
+from floatlens.registry import load_plugins
 from floatlens.store.storage import hash_bytes, hash_value, hide_credentials
 from floatlens.version import __version__
 
@@ -39,7 +39,6 @@ def describe(
 
     Of a value of `floatlens.options` in `asked`, the options are kept that results depend on.
     """
-    plugins.load()
     manifest = {
         "format": FORMAT,
         "command": command,
@@ -47,7 +46,7 @@ def describe(
         "models": {checkpoint.name: describe_model(checkpoint) for checkpoint in checkpoints},
         "data": {each: data_hash(each) for name in data for each in expand(name)},
         "versions": versions(),
-        "plugins": dict(plugins.loaded),
+        "plugins": dict(load_plugins()),
         "machine": machine(),
         "arguments": shareable_arguments(ARGUMENTS),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
