@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from floatlens.data.atlas import datasets as atlas
+from floatlens.data import atlas
 from floatlens.data.sample import Sample
 
 TRAIN, SCORED = "nq-open-oracle.train2055.jsonl.gz", "nq-open-oracle.first200.jsonl.gz"
@@ -80,7 +80,7 @@ def read_nq(folder: Path) -> tuple[list[Question], list[Question]]:
 
 def atlas_question(rng: random.Random, split: str = "train") -> Question:
     """A question of atlas, one in five over two hops, with passages and wording drawn anew."""
-    item = rng.choice(atlas.questions("hops" if rng.random() < 0.2 else "facts", split))
+    item = rng.choice(atlas.questions("atlas:hops" if rng.random() < 0.2 else "atlas", split))
     return question_of(atlas.make(item, 5, None, rng.randrange(1 << 30), rng.randrange(8)), "atlas")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.torch import load_file
 
 from floatlens.data.sample import Sample
-from floatlens.data.world.datasets import samples
+from floatlens.data.world import samples
 from floatlens.evaluation.metrics import score
 
 # data set, passages, new tokens

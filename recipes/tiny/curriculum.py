@@ -12,28 +12,40 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from floatlens.data.world.episodes import SINGLE, Episode, Turn, chain, distinct, hops, life, long, needle, single
-from floatlens.data.world.facts import (
+from floatlens.data.sample import Passage
+from floatlens.data.world import (
+    ABOUT,
     HOPS,
     RELATIONS,
-    TRADES,
-    YEARS,
+    SINGLE,
+    WORDS,
     Fact,
+    account,
+    chain,
     common_people,
+    distinct,
     entity,
     fresh_fact,
+    hops,
+    life,
+    long,
     names,
+    needle,
+    single,
     split_of,
+    write,
 )
 from recipes.tiny.prompts import EOS, body, chat
 from recipes.tiny.tokenizer import CONTEXT, shared, token_id
 
 CONTEXT_ROLE, ANSWER, END, FILL = range(4)
 Row = tuple[list[int], list[int]]
+Turn = tuple[str, str]  # a question and its answer
 Maker = Callable[[random.Random, str], Callable[[], Row]]
 
 
@@ -70,7 +82,7 @@ def recall(draw: random.Random, split: str, pairs: int, pool: int, gap: int) -> 
     There are up to `gap` fillers before a name and between a name and its town. Without a gap all names are asked for; with
     one, the objects of a row may also be of another kind, because a kind that is never copied here is learned late.
     """
-    kinds = (names()["town"], names()["given"], names()["river"], tuple(TRADES), tuple(YEARS))
+    kinds = (names()["town"], names()["given"], names()["river"], tuple(WORDS["trades"]), tuple(WORDS["years"]))
     towns = ids_of(draw.choice(kinds) if gap else names()["town"])[:pool]
     stop, bos = token_id("."), token_id("<|bos|>")
 
@@ -99,7 +111,7 @@ def by_given_name(draw: random.Random, split: str, pairs: int, gap: int) -> Row:
 
     All of "given surname, object" is an answer: if only the given name is visible, the object must be found by it alone.
     """
-    kinds = (names()["town"], names()["river"], tuple(TRADES), tuple(YEARS))
+    kinds = (names()["town"], names()["river"], tuple(WORDS["trades"]), tuple(WORDS["years"]))
     objects = ids_of(draw.choice(kinds))
     stop, comma, bos = token_id("."), token_id(","), token_id("<|bos|>")
 
@@ -162,20 +174,49 @@ def filler_words(draw: random.Random) -> str:
     return "".join(" " + shared().decode([token]) for token in tokens)
 
 
-def row(episode: Episode, draw: random.Random) -> Row:
-    """The tokens of an episode in the chat template, with the role of each."""
+def row(passages: list[Passage], turns: list[Turn], draw: random.Random, order: str = "last") -> Row:
+    """The tokens of passages and the questions about them in the chat template, with the role of each."""
     tokenizer = shared()
     eos = token_id(EOS)
     ids: list[int] = []
     roles: list[int] = []
-    for number, turn in enumerate(episode.turns):
-        text = chat(body(episode)) if number == 0 else chat(f"Question: {turn.question}", first=False)
+    for number, (question, answer_text) in enumerate(turns):
+        text = chat(f"Question: {question}", first=False) if number else chat(body(question, passages, order))
         prompt = tokenizer.encode(text).ids
-        answer = tokenizer.encode(turn.answer).ids
-        fill = draw.choice((0, 0, 1, 3)) if number + 1 < len(episode.turns) else 0
+        answer = tokenizer.encode(answer_text).ids
+        fill = draw.choice((0, 0, 1, 3)) if number + 1 < len(turns) else 0
         ids += [*prompt, *answer, *[eos] * (1 + fill)]
         roles += [*[CONTEXT_ROLE] * len(prompt), *[ANSWER] * len(answer), END, *[FILL] * fill]
     return ids, roles
+
+
+def ask_single(facts: list[Fact], questions: int, draw: random.Random, order: str = "last", slot: bool = False) -> Row:
+    """Questions about the first fact and others: several about one context force the model to match subjects."""
+    asked = [facts[i] for i in (0, *draw.sample(range(1, len(facts)), min(questions, len(facts)) - 1))]
+    turns = [(fact.slot() if slot else fact.ask(draw), fact.object) for fact in asked]
+    return row(write([[fact] for fact in facts], 1, draw), turns, draw, order)
+
+
+def ask_hops(hop: SimpleNamespace, facts: list[Fact], questions: int, draw: random.Random) -> Row:
+    """A question about the first chain; further ones ask for both facts of a chain, for its end directly, or for one."""
+    question = draw.choice(hop.questions)
+
+    def both(first: Fact, second: Fact) -> Turn:
+        return question.format(s=first.subject), f"{first.object}, {second.object}"
+
+    turns = [both(*facts[:2])]
+    chains = [facts[i : i + 2] for i in range(0, len(facts) - 1, 2)]
+    for _ in range(questions - 1):
+        first, second = draw.choice(chains)
+        way = draw.random()
+        if way < 0.4:
+            turns.append(both(first, second))
+        elif way < 0.7:
+            turns.append((hop.direct.format(s=first.subject), second.object))
+        else:
+            fact = draw.choice((first, second))
+            turns.append((fact.ask(draw), fact.object))
+    return row(write([[fact] for fact in facts], 2, draw), turns, draw)
 
 
 def batch(make: Callable[[], Row], tokens: int, room: int) -> tuple[Tensor, Tensor]:
@@ -232,9 +273,8 @@ def _passages(
 
         def one() -> Row:
             target = fresh_fact(draw.choice(relations), draw, split)
-            episode = single(target, n, draw, split, same=same, questions=asked, slot=slot, relations=relations)
-            episode.order = order
-            return row(episode, draw)
+            facts = single(target, n, draw, split, same=same, relations=relations)
+            return ask_single(facts, asked, draw, order, slot)
 
         return one
 
@@ -248,7 +288,7 @@ def _hops(low: int, high: int) -> Maker:
         def one() -> Row:
             hop = draw.choice(HOPS)
             target = chain(hop, draw, split, set())
-            return row(hops(hop, n, draw, split, questions=asked, target=target), draw)
+            return ask_hops(hop, hops(hop, target, n, draw, split), asked, draw)
 
         return one
 
@@ -258,7 +298,14 @@ def _hops(low: int, high: int) -> Maker:
 def _long(low: int, high: int) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         n = draw.randint(low, high)
-        return lambda: row(long(life(entity("person", draw, split), draw, split), n, draw, split), draw)
+
+        def one() -> Row:
+            facts = life(entity("person", draw, split), draw, split)
+            groups = long(facts, n, draw, split)
+            question = draw.choice(ABOUT).format(s=facts[0].subject)
+            return row(write(groups[:n], 2, draw), [(question, account(facts))], draw)
+
+        return one
 
     return make
 
@@ -266,7 +313,7 @@ def _long(low: int, high: int) -> Maker:
 def _needle(low: int, high: int) -> Maker:
     def make(draw: random.Random, split: str) -> Callable[[], Row]:
         n = draw.randint(low, high)
-        return lambda: row(needle(fresh_fact("password", draw, split), n, draw, split), draw)
+        return lambda: ask_single(needle(fresh_fact("password", draw, split), n, draw, split), 1, draw)
 
     return make
 
@@ -277,8 +324,7 @@ def _by_heart(draw: random.Random, split: str) -> Callable[[], Row]:
 
     def one() -> Row:
         facts = [draw.choice(common_people()[draw.choice(names)]) for _ in range(6)]
-        turns = [Turn(f.slot() if draw.random() < 0.1 else f.ask(draw), f.object, (), f.relation) for f in facts]
-        return row(Episode([], turns), draw)
+        return row([], [(f.slot() if draw.random() < 0.1 else f.ask(draw), f.object) for f in facts], draw)
 
     return one
 
@@ -290,7 +336,7 @@ def _common(low: int, high: int) -> Maker:
 
         def one() -> Row:
             target = draw.choice(common_people()[draw.choice(names)])
-            return row(single(target, n, draw, split, questions=3, common=True), draw)
+            return ask_single(single(target, n, draw, split, common=True), 3, draw)
 
         return one
 

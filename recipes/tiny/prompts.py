@@ -4,7 +4,9 @@ It is the same text as FloatLens's default prompt (`floatlens.data.prompt`), bui
 make thousands per second; a test compares the two.
 """
 
-from floatlens.data.world.episodes import Episode
+from collections.abc import Sequence
+
+from floatlens.data.sample import Passage
 
 BOS, EOS, MASK, USER, ASSISTANT = "<|bos|>", "<|eos|>", "<|mask|>", "<|user|>", "<|assistant|>"
 WITH_PASSAGES = "Answer the question from the passages. Reply with the answer only."
@@ -17,18 +19,14 @@ CHAT_TEMPLATE = (
 )
 
 
-def body(episode: Episode) -> str:
-    """The user's message for the first question of an episode."""
-    question = f"Question: {episode.turns[0].question}"
-    if not episode.passages:
+def body(question: str, passages: Sequence[Passage], order: str = "last") -> str:
+    """The user's message for a question."""
+    question = f"Question: {question}"
+    if not passages:
         return f"{CLOSED_BOOK}\n\n{question}"
-    lines = []
-    for number, passage in enumerate(episode.passages, 1):
-        title = f"{passage.title}: " if passage.title else ""
-        lines.append(f"[{number}] {title}{passage.text}")
-    passages = "\n".join(lines)
-    parts = {"last": [passages, question], "first": [question, passages], "both": [question, passages, question]}
-    return "\n\n".join([WITH_PASSAGES, *parts[episode.order]])
+    shown = "\n".join(f"[{number}] {passage.line}" for number, passage in enumerate(passages, 1))
+    parts = {"last": [shown, question], "first": [question, shown], "both": [question, shown, question]}
+    return "\n\n".join([WITH_PASSAGES, *parts[order]])
 
 
 def chat(message: str, first: bool = True) -> str:

@@ -13,10 +13,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from floatlens.data.world import facts as w
-from floatlens.data.world.datasets import NAMES, samples
-from floatlens.data.world.episodes import ASIDES
-from floatlens.data.world.facts import HOPS, RELATIONS
+from floatlens.data.world import ASIDES, HOPS, NAMES, RELATIONS, WORDS, names, samples
 from recipes.tiny.prompts import ASSISTANT, BOS, CHAT_TEMPLATE, CLOSED_BOOK, EOS, MASK, USER, WITH_PASSAGES
 
 SPECIAL = [BOS, EOS, MASK, USER, ASSISTANT]
@@ -28,9 +25,9 @@ CONTEXT = 512
 
 def _vocabulary_lines() -> Iterator[str]:
     """Every word of the world at least once."""
-    yield from map(" ".join, w.names().values())
-    plain = (w.TRADES, w.FIRM_KINDS, w.COLOURS, w.ANIMALS, w.INSTRUMENT_KINDS, w.PASSWORDS, w.MONTHS, w.YEARS, w.DAYS)
-    yield from map(" ".join, plain)
+    yield from map(" ".join, names().values())
+    plain = ("trades", "firm_kinds", "colours", "animals", "instrument_kinds", "passwords", "months", "years", "days")
+    yield from (" ".join(WORDS[kind]) for kind in plain)
     for relation in RELATIONS.values():
         yield from (text.replace("{s}", " ").replace("{o}", " ") for text in relation.statements + relation.questions)
         yield f"[SEP] {relation.slot}"

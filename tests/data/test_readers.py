@@ -315,8 +315,6 @@ def test_csv_rows_that_do_not_fit_the_header(tmp_path):
 )
 def test_names_that_lead_nowhere(tmp_path, name, message):
     (tmp_path / "d.xlsx").write_text("x")
-    if name.startswith("world"):
-        pytest.importorskip("floatlens.data.world.datasets")
     with pytest.raises(FloatLensError, match=message):
         read(name if name.startswith("world") else str(tmp_path / name))
 
@@ -328,7 +326,6 @@ def test_a_damaged_parquet_file(tmp_path):
 
 
 def test_the_world_s_data_sets_are_there():
-    pytest.importorskip("floatlens.data.world.datasets")
     samples = list(read("world:fresh", split="test", limit=5, passages=4, gold_at=2))
     assert len(samples) == 5 and all(s.gold == [2] and len(s.passages) == 4 for s in samples)
     kinds = {s.meta["kind"] for s in read("world", limit=2)}

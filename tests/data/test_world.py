@@ -6,8 +6,8 @@ from itertools import pairwise, product
 import pytest
 
 from floatlens.data.read import read
-from floatlens.data.world.datasets import NAMES, samples
-from floatlens.data.world.facts import LIFE, SPLITS, common_names, common_people, key_word, names, pairs, split_of
+from floatlens.data.world import LIFE, NAMES, common_names, common_people, key_word, names, pairs, samples, split_of
+from floatlens.data.world import SIZES as SPLITS
 from floatlens.errors import FloatLensError
 from recipes.tiny.curriculum import MIXES
 from recipes.tiny.tokenizer import shared

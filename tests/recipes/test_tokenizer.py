@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from floatlens.data import prompt
-from floatlens.data.world.datasets import NAMES, samples
-from floatlens.data.world.episodes import Episode, Passage, Turn
-from floatlens.data.world.facts import names
+from floatlens.data.world import NAMES, names, samples
 from recipes.tiny import tokenizer as world_tokenizer
 from recipes.tiny.prompts import body, chat
 
@@ -23,8 +21,7 @@ def auto(tmp_path_factory):
 
 
 def prompt_of(sample):
-    passages = [Passage(p.text, p.title) for p in sample.passages]
-    return body(Episode(passages, [Turn(sample.question, "", (), "")]))
+    return body(sample.question, sample.passages)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,8 +75,7 @@ def test_any_text_comes_back_as_it_was(text):
 def test_the_toolkits_prompt_has_the_tokens_that_were_trained_on(name, order, auto):
     for n in (0, 5):
         for sample in samples(name, "test", 10, passages=n):
-            passages = [Passage(p.text, p.title) for p in sample.passages]
-            trained = chat(body(Episode(passages, [Turn(sample.question, "", (), "")], order)))
+            trained = chat(body(sample.question, sample.passages, order))
             built = prompt.build(auto, sample.question, sample.passages, order=order)
             assert built.text == trained
             assert built.ids == world_tokenizer.shared().encode(trained).ids

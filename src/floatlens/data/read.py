@@ -2,8 +2,7 @@
 
 What can be read is a registry of three kinds of readers, each registered with one line here or in a user's package: a
 `FileFormat` finds the records of a file (`formats.py`), a `RecordLayout` makes a sample of a record (`layouts.py`), and a
-`NamedData` yields the samples of a data set that is generated or bundled (`world/datasets.py`, `atlas/datasets.py`,
-`prose.py`).
+`NamedData` yields the samples of a data set that is generated or bundled (`world.py`, `atlas.py`, `prose.py`).
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ R = TypeVar("R", FileFormat, RecordLayout, NamedData, SampleFunction)
 K = TypeVar("K", FileFormat, RecordLayout, NamedData)
 
 READERS: Registry[AnyReader] = Registry(
-    "reader", "floatlens.data", ("readers.formats", "readers.layouts", "world.datasets", "atlas.datasets", "prose")
+    "reader", "floatlens.data", ("readers.formats", "readers.layouts", "world", "atlas", "prose")
 )
 
 

@@ -87,8 +87,13 @@ def move_gold(sample: Sample, position: int, count: int) -> Sample:
     """Return the question with its gold passages next to each other from `position` on, among the first others."""
     gold = [p for p in sample.passages if p.gold]
     others = [p for p in sample.passages if not p.gold][: count - len(gold)]
+    return sample.with_passages(insert_at(position, gold, others))
+
+
+def insert_at(position: int, gold: list[Passage], others: list[Passage]) -> list[Passage]:
+    """Return the other passages with the gold ones next to each other from `position` on, or at the end."""
     at = min(position, len(others))
-    return sample.with_passages(others[:at] + gold + others[at:])
+    return [*others[:at], *gold, *others[at:]]
 
 
 def normalise(text: str) -> str:

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from floatlens.data.atlas.datasets import samples
-from floatlens.data.atlas.facts import SPLITS, chains, facts, slug
+from floatlens.data.atlas import SPLITS, chains, facts, samples, slug
 from floatlens.data.read import expand
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score

@@ -1,10 +1,27 @@
-"""Whole-word search by the rules of the scores, fast enough for every passage."""
+"""Facts of the atlas by name, and whole-word search by the rules of the scores, fast enough for every passage."""
 
 from __future__ import annotations
 
 from functools import cache
 
+from floatlens.data.atlas import Question, facts
 from floatlens.data.sample import normalise
+
+
+@cache
+def _known() -> dict[tuple[str, str], Question]:
+    return {(fact.relation, fact.subject): fact for fact in facts()}
+
+
+def fact(relation: str, subject: str) -> Question | None:
+    """The fact about a subject."""
+    return _known().get((relation, subject))
+
+
+def statements(item: Question) -> list[str]:
+    """All passages that state a fact."""
+    [(_, texts)] = item.evidence
+    return texts
 
 
 @cache
