@@ -286,12 +286,12 @@ class Lens:
         highest = max(max(ids, default=0) for ids in given)
         if vocabulary is not None and highest >= vocabulary:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
+        if len(batch.prompts) > len(batch.prompts[self._parts(batch.prompts)[0]]):
+            raise FloatLensError(
+                f"here the {self.sampler} sampler writes one prompt at a time, found {len(batch.prompts)}"
+            )
         steps = settings.sample(self.passes(batch, settings, seeds))
         if changes := interventions.in_force(self):
-            if self.rows_wait and len(batch.prompts) > 1:
-                raise FloatLensError(
-                    f"under interventions the {self.sampler} sampler writes one prompt at a time, found {len(batch.prompts)}"
-                )
             steps = interventions.stepwise(self, steps, changes, batch, self._new_positions(batch, settings))
         return check_finite(steps, self.model, batch.pads)
 

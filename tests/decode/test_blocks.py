@@ -178,7 +178,7 @@ def test_the_canvas_is_rounded_up_to_whole_blocks_and_the_answer_is_not(tmp_path
     ("options", "words"),
     [
         ({"block_length": 0}, ["block_length", "1 or more", "0"]),
-        ({"block_length": 200}, ["block_length 200", "context of 128", "smaller block_length"]),
+        ({"block_length": 200}, ["196 new ones", "context of 128", "smaller block_length"]),
         ({"max_new_tokens": 125}, ["128 new ones", "use --max-new-tokens 124"]),
         ({"steps": 4, "steps_per_block": 2}, ["steps 4", "steps_per_block 2", "one of them"]),
         ({"remasking_strategy": "best"}, ["remasking_strategy 'best'", "sequential"]),
@@ -303,7 +303,12 @@ def test_a_config_with_sliding_windows_is_refused_before_weights_are_read(
 @pytest.mark.parametrize(
     ("make", "fields", "words", "said"),
     [
-        (checkpoints.sdar, {}, ["--sampler-set", "block_length=200"], "block_length 200 does not fit"),
+        (
+            checkpoints.sdar,
+            {},
+            ["--sampler-set", "block_length=200"],
+            "exceed the model's context of 128; use a smaller block_length",
+        ),
         (
             checkpoints.sdar,
             {},

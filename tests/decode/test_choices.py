@@ -49,6 +49,6 @@ def test_end_tokens_are_ranked_after_all_others() -> None:
 @pytest.mark.parametrize(("sampler", "filtered"), [("sdar", True), ("llada2", False), ("llada2.1", False)])
 def test_top_k_changes_greedy_confidence_only_where_the_published_sampler_filters(sampler: str, filtered: bool) -> None:
     logits_LV = torch.tensor([[2.0, 1.0, 0.0]])
-    token_L, probability_L = settings_for(sampler, top_k=1).propose(logits_LV, None)  # type: ignore[attr-defined]
+    token_L, probability_L = settings_for(sampler, top_k=1).propose(logits_LV, None, 0)  # type: ignore[attr-defined]
     assert token_L.tolist() == [0]
     assert float(probability_L) == pytest.approx(1.0 if filtered else float(logits_LV.softmax(-1)[0, 0]))

@@ -20,13 +20,13 @@ from floatlens.errors import FloatLensError
         ("llada", {"temperature": -1.0}, "temperature should be a number of 0 or more, not -1.0"),
         ("llada", {"alg": "entropy"}, "the llada sampler has no setting 'alg'"),
         ("dream", {"alg": "best"}, "unknown alg 'best'"),
-        ("dream", {"top_p": 1.5}, "top_p 1.5 should be above 0"),
-        ("dream", {"eps": 0.0}, "eps 0.0 should be between 0 and 1"),
+        ("dream", {"top_p": 1.5}, "top_p should be a number above 0 and at most 1, not 1.5"),
+        ("dream", {"eps": 0.0}, "eps should be a number above 0 and at most 1, not 0.0"),
         ("autoregressive", {"top_k": 0}, "top_k should be an integer"),
-        ("autoregressive", {"top_p": "0.9"}, "top_p should be a number, not '0.9'"),
+        ("autoregressive", {"top_p": "0.9"}, "top_p should be a number above 0 and at most 1, not '0.9'"),
         ("llada", {"logits_eos_inf": 1}, "logits_eos_inf should be true or false, not 1"),
-        ("llada", {"cfg_scale": -1.0}, "cfg_scale should be a number of 0 or more, not -1.0; 0 is no guidance"),
-        ("sdar", {"eb_threshold": 0.0}, "eb_threshold 0.0 should be above 0"),
+        ("llada", {"cfg_scale": -1.0}, "cfg_scale should be a number of 0 or more, not -1.0"),
+        ("sdar", {"eb_threshold": 0.0}, "eb_threshold should be a number above 0, not 0.0"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_would(sampler: str, given: dict[str, object], said: str) -> None:

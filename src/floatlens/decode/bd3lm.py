@@ -45,7 +45,6 @@ def schedule(masks: int, steps: int) -> list[int]:
 class AppendedBlockPasses(BlockPasses):
     """Blocks counted from the end of the prompt, with guidance, and shifted by one row for shifted models."""
 
-    after_prompt = True
     placed: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def end(self, column: int) -> int:
@@ -54,8 +53,7 @@ class AppendedBlockPasses(BlockPasses):
     def place(self, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Blocks by column and positions by row, as they are when a block is begun."""
         if self.placed is None or self.placed[0].shape[1] != x_BT.shape[1]:
-            real_BT = self.real(x_BT.shape[1])
-            valid_BT = torch.ones_like(x_BT, dtype=torch.bool) if real_BT is None else real_BT
+            valid_BT = self.real(x_BT.shape[1])
             if self.special.pad_id not in self.special.end_ids:
                 valid_BT = valid_BT & (x_BT != self.special.pad_id)
             block = self.settings.block_length

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
 from floatlens.decode.draws import filter_top_k_first, transfers
 from floatlens.decode.network import ForwardPass, Passes
-from floatlens.decode.sampler import Sampler, at_least, setting, top_k, top_p
-from floatlens.decode.step import Step, write_step
+from floatlens.decode.sampler import AT_LEAST_1, Sampler, setting, top_k, top_p
+from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
+
+DONE = object()
+# Yields None to ask for a pass, receives the logits of the block (L, V), and yields which positions it wrote and the
+# confidence of all of them (L).
+BlockWriter: TypeAlias = Generator[Any, Any, None]
 
 
 def visible(blocks_BT: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -35,11 +40,9 @@ def count_blocks(real_BT: torch.Tensor, block_length: int) -> tuple[torch.Tensor
 class BlockPasses(Passes):
     """The passes over one block after another, with a cache of the finished ones or without.
 
-    A sequence ends where its current block ends. A subclass may override `place`, which says what each position sees: all
-    positions whose number is not larger than its own.
+    A sequence ends where its current block ends. Blocks are counted from the start of the prompt if the sampler is
+    `aligned`, else from its end; with its `causal_context`, what is finished sees only what stands before it.
     """
-
-    after_prompt = False  # whether blocks are counted from the end of the prompt, instead of its start
 
     cache: Any = None
     final = 0  # positions before this one are final, and in the cache if there is one
@@ -47,17 +50,25 @@ class BlockPasses(Passes):
 
     def first(self, column: int) -> int:
         """The column at which the block of a column begins."""
-        origin, block = self.P if self.after_prompt else 0, int(self.settings.block_length)
+        origin, block = 0 if self.settings.aligned else self.P, int(self.settings.block_length)
         return origin + (column - origin) // block * block
 
     def end(self, column: int) -> int:
         return self.first(column) + int(self.settings.block_length)
 
     def place(self, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The block of each position, -1 for padding, and its position for the rotary embedding (B, T)."""
+        """The block of each position, -1 for padding, and its position for the rotary embedding (B, T).
+
+        A position sees all positions whose block is not later than its own.
+        """
         real_BT = self.real(x_BT.shape[1])
-        real_BT = torch.ones_like(x_BT, dtype=torch.bool) if real_BT is None else real_BT
-        return count_blocks(real_BT, self.settings.block_length)
+        blocks_BT, positions_BT = count_blocks(real_BT, getattr(self.settings, "block_length", 1))
+        columns_BT = torch.arange(x_BT.shape[1], device=x_BT.device).expand_as(x_BT)
+        if getattr(self.settings, "causal_context", False):
+            blocks_BT = columns_BT.clamp_max(first).masked_fill(~real_BT, -1)
+        elif not self.settings.aligned:  # the prompt is one block
+            blocks_BT = ((columns_BT - self.P) // self.settings.block_length).clamp_min(-1) + 1
+        return blocks_BT, positions_BT
 
     def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
         first = self.first(x_BT.shape[1] - 1)
@@ -83,7 +94,7 @@ class BlockPasses(Passes):
 
     def run(self, x_BT: torch.Tensor, first: int, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
         """Logits (B, L, V) of the block from `first` to the end of `x_BT`."""
-        length, cached = x_BT.shape[1] - first, bool(self.settings.cache)
+        length, cached = x_BT.shape[1] - first, getattr(self.settings, "cache", True)
         done = range(self.final, first)
         if cached:
             self.store(x_BT[:, :first], blocks_BT[:, :first], positions_BT[:, :first])
@@ -109,10 +120,10 @@ class Blocks(Sampler):
     passes: ClassVar[type[Passes]] = BlockPasses
 
     steps: int | None = setting(
-        None, "Denoising steps of all blocks together, rounded up; one per token by default.", at_least(1)
+        None, "Denoising steps of all blocks together, rounded up; one per token by default.", AT_LEAST_1
     )
-    block_length: int = setting(32, "Tokens per block; the model's own by default.", at_least(1))
-    steps_per_block: int | None = setting(None, "Denoising steps per block, instead of steps.", at_least(1))
+    block_length: int = setting(32, "Tokens per block; the model's own by default.", AT_LEAST_1)
+    steps_per_block: int | None = setting(None, "Denoising steps per block, instead of steps.", AT_LEAST_1)
     cache: bool = setting(True, "Keep the keys and values of finished blocks in a cache.")
 
     def __post_init__(self) -> None:
@@ -139,44 +150,6 @@ class Blocks(Sampler):
         return self.blocks * self.passes_per_block
 
 
-class RowCanvas:
-    """One prompt with whole blocks of masks after it, and the tokens written into them.
-
-    x_N       the sequence with all its masks, without padding
-    starts    first positions of the blocks that are written; the first block may begin with the end of the prompt
-    row       index of the row in the batch
-    """
-
-    def __init__(self, passes: Passes, row: int, pad: int) -> None:
-        settings: AlignedBlocks = passes.settings
-        ids_P = passes.ids_BP[row, pad : passes.ends[row]]
-        self.passes, self.row, self.P, self.block = passes, row, len(ids_P), settings.block_length
-        new = settings.canvas(self.P)
-        self.x_N = torch.cat([ids_P, ids_P.new_full((new,), passes.special.mask)])
-        self.starts = range(self.P // self.block * self.block, self.P + new, self.block)
-        none_L = torch.zeros(self.block, dtype=torch.bool, device=ids_P.device)
-        self.written: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = (self.x_N[: self.block], none_L, none_L.float())
-
-    @property
-    def new_N(self) -> torch.Tensor:
-        """The tokens after the prompt, including masks."""
-        return self.x_N[self.P :]
-
-    def tokens(self, first: int) -> torch.Tensor:
-        """The current tokens of a block (L)."""
-        return self.x_N[first : first + self.block].clone()
-
-    def write(self, first: int, token_L: torch.Tensor, chosen_L: torch.Tensor, confidence_L: torch.Tensor) -> None:
-        """Write the chosen tokens into a block."""
-        self.written = (token_L, chosen_L, confidence_L)
-        block_L = self.x_N[first : first + self.block]
-        block_L[chosen_L] = token_L[chosen_L]
-
-    def has_end(self) -> bool:
-        """Whether an end token was written."""
-        return bool(torch.isin(self.new_N, self.passes.end_ids).any())
-
-
 @dataclass(frozen=True)
 class AlignedBlocks(Blocks):
     """A sampler that writes whole blocks, counted from the start of the prompt. A subclass defines `choose`, or `write`.
@@ -198,25 +171,17 @@ class AlignedBlocks(Blocks):
     def room(self, prompt_length: int, context: int) -> int:
         return context // self.block_length * self.block_length - prompt_length
 
-    def fits(self, prompt_length: int, context: int | None) -> None:
-        if context is not None and prompt_length < context and self.room(prompt_length, context) <= 0:
-            raise FloatLensError(
-                f"block_length {self.block_length} does not fit: the block after a prompt of {prompt_length} tokens "
-                f"exceeds the model's context of {context}; use a smaller block_length or a shorter prompt"
-            )
-        super().fits(prompt_length, context)
-
     @property
     def step_count(self) -> int:
         # The prompt may end inside a block, so the new tokens may extend into one more block.
         return (self.blocks + (self.block_length > 1)) * self.passes_per_block
 
-    def propose(self, logits_LV: torch.Tensor, canvas: RowCanvas) -> tuple[torch.Tensor, torch.Tensor]:
+    def propose(self, logits_LV: torch.Tensor, passes: Passes, row: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A token for every position of the block, including known ones, and its probability after filtering."""
         top = (self.top_p, self.top_k) if self.temperature > 0 or self.filters_greedy else (None, None)
         probs_LV = filter_top_k_first(logits_LV, self.temperature, *top).softmax(-1)
         if self.temperature > 0:
-            token_L = canvas.passes.draws.choose(canvas.row, probs_LV)[:, 0].to(probs_LV.device)
+            token_L = passes.draws.choose(row, probs_LV)[:, 0].to(probs_LV.device)
         else:
             token_L = logits_LV.argmax(-1)
         return token_L, probs_LV.gather(-1, token_L[:, None])[:, 0]
@@ -227,26 +192,25 @@ class AlignedBlocks(Blocks):
         """True for the masks that a step commits; `count` is the planned number."""
         raise NotImplementedError
 
-    def is_finished(self, canvas: RowCanvas) -> bool:
+    def write(self, passes: Passes, row: int, first: int, x_T: torch.Tensor) -> BlockWriter:
+        """Write the block of one row from `first` to the end of `x_T`, in place."""
+        for count in transfers(self.block_length, self.passes_per_block):
+            masked_L = x_T[first:] == passes.special.mask
+            if not bool(masked_L.any()) or self.is_finished(passes, x_T[passes.ends[row] :]):
+                return
+            logits_LV = yield None
+            token_L, probability_L = self.propose(logits_LV, passes, row)
+            chosen_L = self.choose(logits_LV, probability_L, masked_L, count)
+            x_T[first:][chosen_L] = token_L[chosen_L]
+            yield chosen_L, probability_L.masked_fill(~masked_L, torch.nan)
+
+    def is_finished(self, passes: Passes, new_N: torch.Tensor) -> bool:
         """Whether a row stops within a block."""
         return False
 
-    def write(self, canvas: RowCanvas) -> Generator[int, torch.Tensor, None]:
-        """Write a canvas: yield the first position of the next block, and receive its logits (L, V)."""
-        mask = canvas.passes.special.mask
-        for first in canvas.starts:
-            for count in transfers(self.block_length, self.passes_per_block):
-                masked_L = canvas.tokens(first) == mask
-                if not bool(masked_L.any()):
-                    break
-                logits_LV = yield first
-                token_L, probability_L = self.propose(logits_LV, canvas)
-                chosen_L = self.choose(logits_LV, probability_L, masked_L, count)
-                canvas.write(first, token_L, chosen_L, probability_L.masked_fill(~masked_L, torch.nan))
-                if self.is_finished(canvas):
-                    return
-            if canvas.has_end():
-                return
+    def is_last(self, passes: Passes, new_N: torch.Tensor) -> bool:
+        """Whether a row stops after the block that ends its new tokens."""
+        return bool(torch.isin(new_N, passes.end_ids).any())
 
     def sample(self, passes: Passes) -> Iterator[Step]:
         """Write all rows with the same passes, one Step per pass.
@@ -255,34 +219,26 @@ class AlignedBlocks(Blocks):
         different columns (`ends`; the rest of `ids_BP` is masks). A row that finishes a block before others waits: it is
         not running.
         """
-        B, P, block = passes.B, passes.P, self.block_length
-        pads = [0] * B if passes.real_BP is None else (~passes.real_BP).sum(1).tolist()
-        if any(pad % block for pad in pads):
-            raise FloatLensError(f"rows must be padded by whole blocks of {block}; found the paddings {pads}")
-        rows = [RowCanvas(passes, row, pads[row]) for row in range(B)]
-        N = max(pad + len(row.x_N) for pad, row in zip(pads, rows, strict=True))
-        x_BN = passes.append_masks(passes.ids_BP, N - P)
-        writers = [self.write(row) for row in rows]
-        wanted = [next(one, None) for one in writers]
-        index = 0
-        while any(first is not None for first in wanted):
-            columns = [None if first is None else pad + first for pad, first in zip(pads, wanted, strict=True)]
-            first = min(column for column in columns if column is not None)
-            x_BT = x_BN[:, : first + block].clone()
-            _, logits_BLV = passes(x_BT)
-            running = [row for row in range(B) if columns[row] == first]
-            for row in running:
-                try:
-                    wanted[row] = writers[row].send(logits_BLV[row].float())
-                except StopIteration:
-                    wanted[row] = None
-            running_B = torch.tensor([row in running for row in range(B)], device=x_BT.device)
-            token_BL, chosen_BL, confidence_BL = (
-                torch.stack(parts) for parts in zip(*(row.written for row in rows), strict=True)
-            )
-            written_BL = (token_BL, chosen_BL & running_B[:, None], confidence_BL)
-            some_B = None if len(running) == B else running_B
-            step = write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=some_B)
-            x_BN[:, : first + block] = step.after_BT
-            yield step
-            index += 1
+        B, L, ends, index = passes.B, self.block_length, passes.ends, 0
+        pads = (~passes.real_BP).sum(1).tolist()
+        if any(pad % L for pad in pads):
+            raise FloatLensError(f"rows must be padded by whole blocks of {L}; found the paddings {pads}")
+        stops = [end + self.canvas(end - pad) for end, pad in zip(ends, pads, strict=True)]
+        x_BN = passes.append_masks(passes.ids_BP, max(stops) - passes.P)
+        for first in range(min(ends) // L * L, max(stops), L):
+            rows = [row for row in range(B) if ends[row] // L * L <= first < stops[row]]
+            writers = {row: self.write(passes, row, first, x_BN[row, : first + L]) for row in rows}
+            while writers := {row: one for row, one in writers.items() if next(one, DONE) is not DONE}:
+                x_BT = x_BN[:, : first + L].clone()
+                _, logits_BLV = passes(x_BT)
+                committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
+                confidence_BT = torch.full(x_BT.shape, torch.nan, device=x_BT.device)
+                for row, writer in writers.items():
+                    committed_BT[row, first:], confidence_BT[row, first:] = writer.send(logits_BLV[row].float())
+                running_B = torch.tensor([row in writers for row in range(B)], device=x_BT.device)
+                after_BT, some_B = x_BN[:, : first + L].clone(), None if len(writers) == B else running_B
+                yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, passes.active, some_B)
+                index += 1
+            for row in rows:
+                if self.is_last(passes, x_BN[row, ends[row] : first + L]):
+                    stops[row] = first + L

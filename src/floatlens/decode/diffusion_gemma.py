@@ -17,7 +17,7 @@ import torch
 from floatlens.decode.blocks import Blocks
 from floatlens.decode.network import ForwardPass, Passes
 from floatlens.decode.replay import check_order
-from floatlens.decode.sampler import at_least, between, register_sampler, setting
+from floatlens.decode.sampler import ABOVE_0, AT_LEAST_0, AT_LEAST_1, register_sampler, setting
 from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
 
@@ -73,13 +73,13 @@ class DiffusionGemma(Blocks):
     batched: ClassVar[bool] = False
     revises: ClassVar[bool] = True
 
-    block_length: int = setting(256, "Tokens per canvas.", at_least(1))
-    entropy_bound: float = setting(0.1, "Bound on the summed entropy of the tokens that a step accepts.", between(0))
-    t_min: float = setting(0.4, "Temperature at the last step of a canvas.", between(0))
-    t_max: float = setting(0.8, "Temperature at the first step of a canvas.", between(0))
-    stability_threshold: int = setting(1, "Steps for which the most probable tokens must stay the same.", at_least(0))
+    block_length: int = setting(256, "Tokens per canvas.", AT_LEAST_1)
+    entropy_bound: float = setting(0.1, "Bound on the summed entropy of the tokens that a step accepts.", ABOVE_0)
+    t_min: float = setting(0.4, "Temperature at the last step of a canvas.", ABOVE_0)
+    t_max: float = setting(0.8, "Temperature at the first step of a canvas.", ABOVE_0)
+    stability_threshold: int = setting(1, "Steps for which the most probable tokens must stay the same.", AT_LEAST_0)
     confidence_threshold: float = setting(
-        0.005, "Mean entropy below which a canvas that no longer changes is finished.", between(0)
+        0.005, "Mean entropy below which a canvas that no longer changes is finished.", ABOVE_0
     )
 
     def __post_init__(self) -> None:
@@ -111,7 +111,6 @@ class DiffusionGemma(Blocks):
         from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
         assert isinstance(passes, GemmaPasses)
-        passes.check_alone()
         script, L, P, ids_BP, draws = passes.scripts[0], self.block_length, passes.P, passes.ids_BP, passes.draws
         check_order(script, [index // L for index in range(len(script.ids))])
         vocabulary = passes.network.model.config.get_text_config(decoder=True).vocab_size
@@ -140,7 +139,6 @@ class DiffusionGemma(Blocks):
         from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
         assert isinstance(passes, GemmaPasses)
-        passes.check_alone()
         given, x_BT, index = passes.draws, passes.ids_BP, 0
         text, device = passes.network.model.config.get_text_config(decoder=True), x_BT.device
         L, most = self.block_length, self.passes_per_block

@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from floatlens.decode.denoising import Candidates, Denoising
 from floatlens.decode.draws import Draws, filter_logits, most_confident
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import not_below_0, one_of, register_sampler, setting, top_k, top_p
-from floatlens.errors import FloatLensError
+from floatlens.decode.sampler import AT_LEAST_0, SHARE, Candidates, Denoising, register_sampler, setting, top_k, top_p
 
 ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 
@@ -25,20 +23,15 @@ ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 class Dream(Denoising):
     """Dream's sampler; `steps` defaults to `max_new_tokens`."""
 
-    alg: str = setting("entropy", f"Which masks are revealed first: {', '.join(ALGORITHMS)}.", one_of(*ALGORITHMS))
+    alg: str = setting("entropy", f"Which masks are revealed first: {', '.join(ALGORITHMS)}.", options=ALGORITHMS)
     alg_temp: float | None = setting(
         None,
         "Temperature of the choice of positions; the most confident ones by default.",
-        not_below_0("takes the most confident positions"),
+        AT_LEAST_0,
     )
     top_p: float | None = top_p()
     top_k: int | None = top_k()
-    eps: float = setting(1e-3, "The last time of the schedule, between 0 and 1.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.eps < 1:
-            raise FloatLensError(f"eps {self.eps} should be between 0 and 1, such as 0.001")
+    eps: float = setting(1e-3, "The last time of the schedule, between 0 and 1.", SHARE)
 
     def choose(
         self, passes: Passes, row: int, index: int, logits_NV: torch.Tensor, masked_M: torch.Tensor
@@ -55,7 +48,7 @@ class Dream(Denoising):
         order = most_confident(rank_M, count)
         if count and self.alg_temp:
             # Drawn as published: by weights over the whole sequence, in which only masks have any.
-            prompt = passes.P if passes.real_BP is None else int(passes.real_BP[row].sum())
+            prompt = int(passes.real_BP[row].sum())
             weights_T = torch.full((prompt + len(logits_NV),), -torch.inf, dtype=rank_M.dtype, device=rank_M.device)
             weights_T[prompt + masked_M] = rank_M
             drawn = passes.draws.choose(row, (weights_T / self.alg_temp).softmax(-1), count, replacement=False)

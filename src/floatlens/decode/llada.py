@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.denoising import Candidates, Denoising
 from floatlens.decode.draws import Draws, add_gumbel_noise, most_confident, transfers
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import at_least, cfg_scale, register_sampler, remasking, setting
+from floatlens.decode.sampler import AT_LEAST_1, Candidates, Denoising, cfg_scale, register_sampler, remasking, setting
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 
@@ -23,7 +22,7 @@ from floatlens.errors import FloatLensError
 class LLaDA(Denoising):
     """LLaDA's sampler; `steps` and `block_length` default to `max_new_tokens`."""
 
-    block_length: int | None = setting(None, "Tokens per block; one block by default.", at_least(1))
+    block_length: int | None = setting(None, "Tokens per block; one block by default.", AT_LEAST_1)
     cfg_scale: float = cfg_scale()
     remasking: str = remasking()
     logits_eos_inf: bool = setting(False, "Never write the end-of-text token.")
@@ -65,7 +64,7 @@ class LLaDA(Denoising):
         if self.logits_eos_inf:
             logits_NV[:, special.eos_id] = -torch.inf
         # The published sampler draws for the whole sequence, so each row skips the draws for its prompt.
-        prompt = passes.P if passes.real_BP is None else int(passes.real_BP[row].sum())
+        prompt = int(passes.real_BP[row].sum())
         noisy_NV = add_noise(logits_NV, self.temperature, passes.draws, row, prompt)
         token_N = noisy_NV.argmax(-1)
         if self.confidence_eos_eot_inf:

@@ -8,15 +8,15 @@ guess is the mask token itself; here a block ends when a pass changes nothing, o
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import AlignedBlocks, RowCanvas
+from floatlens.decode.blocks import AlignedBlocks, BlockWriter
 from floatlens.decode.draws import above_or_best
-from floatlens.decode.sampler import at_least, register_sampler, setting
+from floatlens.decode.network import Passes
+from floatlens.decode.sampler import AT_LEAST_0, AT_LEAST_1, register_sampler, setting
 from floatlens.errors import FloatLensError
 
 THRESHOLD = "Masks whose confidence is above it are committed at once."
@@ -30,7 +30,7 @@ class LLaDA2(AlignedBlocks):
     filters_greedy: ClassVar[bool] = False
 
     threshold: float = setting(0.95, THRESHOLD)
-    minimal_topk: int = setting(1, "A block has at most max_new_tokens / minimal_topk steps.", at_least(1))
+    minimal_topk: int = setting(1, "A block has at most max_new_tokens / minimal_topk steps.", AT_LEAST_1)
     eos_early_stop: bool = setting(False, "Stop within a block, once everything before its end token is written.")
 
     @property
@@ -42,9 +42,8 @@ class LLaDA2(AlignedBlocks):
     ) -> torch.Tensor:
         return above_or_best(probability_L, masked_L, count, self.threshold)
 
-    def is_finished(self, canvas: RowCanvas) -> bool:
-        passes = canvas.passes
-        return self.eos_early_stop and is_written_to_its_end(canvas.new_N, passes.end_ids, passes.special.mask)
+    def is_finished(self, passes: Passes, new_N: torch.Tensor) -> bool:
+        return self.eos_early_stop and is_written_to_its_end(new_N, passes.end_ids, passes.special.mask)
 
 
 @register_sampler("llada2.1")
@@ -60,8 +59,8 @@ class LLaDA21(AlignedBlocks):
 
     threshold: float = setting(0.95, THRESHOLD)
     editing_threshold: float = setting(0.9, "A written token is replaced if another one is more probable than this.")
-    max_post_steps: int = setting(16, "Passes over a block that has no mask left.", at_least(0))
-    num_to_transfer: int = setting(1, "Minimum number of masks that a pass commits.", at_least(1))
+    max_post_steps: int = setting(16, "Passes over a block that has no mask left.", AT_LEAST_0)
+    num_to_transfer: int = setting(1, "Minimum number of masks that a pass commits.", AT_LEAST_1)
     eos_early_stop: bool = setting(False, "Stop after a block that has an end token.")
 
     def __post_init__(self) -> None:
@@ -78,29 +77,28 @@ class LLaDA21(AlignedBlocks):
         # Each pass over masks commits at least one. The factor 2 leaves room for tokens that are edited back to a mask.
         return 2 * self.block_length + self.max_post_steps
 
-    def write(self, canvas: RowCanvas) -> Generator[int, torch.Tensor, None]:
-        mask = canvas.passes.special.mask
-        for first in canvas.starts:
-            post_steps = 0
-            written_L = torch.arange(first, first + self.block_length, device=canvas.x_N.device) >= canvas.P
-            for _ in range(self.passes_per_block):
-                before_L = canvas.tokens(first)
-                masked_L = before_L == mask
-                if not bool(masked_L.any()):
-                    post_steps += 1
-                    if post_steps > self.max_post_steps:
-                        break
-                token_L, probability_L = self.propose((yield first), canvas)
-                filled_L = above_or_best(probability_L, masked_L, self.num_to_transfer, self.threshold)
-                edited_L = written_L & ~masked_L & (token_L != before_L) & (probability_L > self.editing_threshold)
-                confidence_L = probability_L.masked_fill(~(masked_L | edited_L), torch.nan)
-                canvas.write(first, token_L, filled_L | edited_L, confidence_L)
-                unchanged = canvas.tokens(first).equal(before_L)
-                if unchanged and (not bool(masked_L.any()) or self.temperature == 0):
-                    break
-            has_masks = bool((canvas.x_N[: first + self.block_length] == mask).any())
-            if self.eos_early_stop and canvas.has_end() and not has_masks:
+    def write(self, passes: Passes, row: int, first: int, x_T: torch.Tensor) -> BlockWriter:
+        mask, post_steps, x_L = passes.special.mask, 0, x_T[first:]
+        written_L = torch.arange(first, len(x_T), device=x_T.device) >= passes.ends[row]
+        for _ in range(self.passes_per_block):
+            before_L = x_L.clone()
+            masked_L = before_L == mask
+            if not bool(masked_L.any()):
+                post_steps += 1
+                if post_steps > self.max_post_steps:
+                    return
+            token_L, probability_L = self.propose((yield None), passes, row)
+            filled_L = above_or_best(probability_L, masked_L, self.num_to_transfer, self.threshold)
+            edited_L = written_L & ~masked_L & (token_L != before_L) & (probability_L > self.editing_threshold)
+            chosen_L = filled_L | edited_L
+            x_L[chosen_L] = token_L[chosen_L]
+            yield chosen_L, probability_L.masked_fill(~(masked_L | edited_L), torch.nan)
+            if x_L.equal(before_L) and (not bool(masked_L.any()) or self.temperature == 0):
                 return
+
+    def is_last(self, passes: Passes, new_N: torch.Tensor) -> bool:
+        has_masks = bool((new_N == passes.special.mask).any())
+        return self.eos_early_stop and not has_masks and super().is_last(passes, new_N)
 
 
 def is_written_to_its_end(new_N: torch.Tensor, ends: torch.Tensor, mask: int) -> bool:

@@ -9,16 +9,15 @@ ends the answer are written after all others, as with LLaDA's `confidence_eos_eo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import visible
-from floatlens.decode.denoising import Candidates, Denoising
+from floatlens.decode.blocks import BlockPasses
 from floatlens.decode.draws import most_confident, transfers
 from floatlens.decode.dream import propose
-from floatlens.decode.network import ForwardPass, Passes
-from floatlens.decode.sampler import one_of, register_sampler, setting, top_k, top_p
+from floatlens.decode.network import Passes
+from floatlens.decode.sampler import Candidates, Denoising, register_sampler, setting, top_k, top_p
 
 MEASURES = ("entropy", "maskgit_plus", "topk_margin")
 
@@ -30,7 +29,7 @@ class MostCertain(Denoising):
 
     masks_again: ClassVar[bool] = False
 
-    alg: str = setting("entropy", f"Measure of certainty: {', '.join(MEASURES)}.", one_of(*MEASURES))
+    alg: str = setting("entropy", f"Measure of certainty: {', '.join(MEASURES)}.", options=MEASURES)
     top_p: float | None = top_p()
     top_k: int | None = top_k()
     eos_last: bool = setting(True, "Whether positions whose token ends the answer are written after all others.")
@@ -46,39 +45,24 @@ class MostCertain(Denoising):
         return masked_M, token_M, probability_M, order
 
 
-class CanvasPasses(Passes):
+class CanvasPasses(BlockPasses):
     """The passes of a canvas: the last prompt token and the masks after it, which see the whole prompt and each other.
 
     The first pass also reads the prompt, causally and without the adapter. Row j - 1 writes position j.
     """
 
-    cache: Any = None
+    def first(self, column: int) -> int:
+        return self.P - 1
+
+    def end(self, column: int) -> int:
+        return self.P + int(self.settings.max_new_tokens)
+
+    def store(self, x_BT: torch.Tensor, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> None:
+        with self.network.without_adapter():
+            super().store(x_BT, blocks_BT, positions_BT)
 
     def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        first, T = self.P - 1, x_BT.shape[1]
-        real_BT = self.real(T)
-        real_BT = torch.ones_like(x_BT, dtype=torch.bool) if real_BT is None else real_BT
-        positions_BT = real_BT.long().cumsum(-1) - 1
-        # The canvas is one block; the prompt's tokens are blocks of their own, and -1 is padding.
-        blocks_BT, positions_BT = positions_BT.masked_fill(~real_BT, -1), positions_BT.clamp_min(0)
-        blocks_BT[:, first:] = T
-        if self.cache is None:
-            from transformers import DynamicCache
-
-            self.cache, self.active = DynamicCache(), range(first, T)
-            if first:
-                with self.network.without_adapter():
-                    forward = ForwardPass(x_BT[:, :first], 0, range(0), range(first))
-                    seen_BQQ, rows_BQ = visible(blocks_BT[:, :first]), positions_BT[:, :first]
-                    self.network.run(forward, seen_BQQ, keep=1, position_ids_BQ=rows_BQ, cache=self.cache)
-        logits_BQV = self.network.run(
-            ForwardPass(x_BT, first, range(first, T), range(0)),
-            visible(blocks_BT, first),
-            keep=T - first,
-            position_ids_BQ=positions_BT[:, first:],
-            cache=self.cache,
-            store=False,
-        )
+        _, logits_BQV = super().__call__(x_BT)
         return self.P, logits_BQV[:, :-1]
 
 
@@ -88,6 +72,7 @@ class Canvas(MostCertain):
     """The same, over the canvas alone."""
 
     passes: ClassVar[type[Passes]] = CanvasPasses
+    causal_context: ClassVar[bool] = True
 
 
 def put_last(rank_M: torch.Tensor, token_M: torch.Tensor, end_ids: tuple[int, ...]) -> torch.Tensor:

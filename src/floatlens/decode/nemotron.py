@@ -18,21 +18,9 @@ from floatlens.decode.blocks import BlockPasses, Blocks
 from floatlens.decode.draws import Draws, most_confident, transfers
 from floatlens.decode.llada2 import is_written_to_its_end
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import between, end_think_token_id, max_thinking_tokens, register_sampler, setting
+from floatlens.decode.sampler import ABOVE_0, end_think_token_id, max_thinking_tokens, register_sampler, setting
 from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
-
-
-class NemotronPasses(BlockPasses):
-    """The current block sees itself and everything before it; what is finished sees only what stands before it."""
-
-    after_prompt = True
-
-    def place(self, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-        columns_BT = torch.arange(x_BT.shape[1], device=x_BT.device).expand_as(x_BT)
-        if self.settings.causal_context:
-            return columns_BT.clamp_max(first), columns_BT
-        return ((columns_BT - self.P) // self.settings.block_length).clamp_min(-1) + 1, columns_BT
 
 
 @register_sampler("nemotron")
@@ -44,13 +32,12 @@ class Nemotron(Blocks):
     row that ends within a block ends the block for all rows, which is why the lens passes one prompt at a time.
     """
 
-    passes: ClassVar[type[Passes]] = NemotronPasses
     batched: ClassVar[bool] = False
 
     max_thinking_tokens: int | None = max_thinking_tokens()
     end_think_token_id: int | None = end_think_token_id()
     threshold: float | None = setting(
-        None, "Masks of at least this confidence are committed at once; one per step by default.", between(0)
+        None, "Masks of at least this confidence are committed at once; one per step by default.", ABOVE_0
     )
     causal_context: bool = setting(
         True, "Store the prompt and finished blocks causally, and begin a block with the token that this predicts."
@@ -67,8 +54,6 @@ class Nemotron(Blocks):
         return self.blocks * self.block_length
 
     def sample(self, passes: Passes) -> Iterator[Step]:
-        if passes.real_BP is not None and not bool(passes.real_BP.all()):
-            raise FloatLensError("the nemotron sampler writes prompts of equal length; write them one at a time")
         P, x_BT, index, mask = passes.P, passes.ids_BP, 0, passes.special.mask
         for first in range(P, P + self.canvas(P), self.block_length):
             begun_BL, known_BL = self.begin_block(passes, x_BT)
@@ -93,7 +78,7 @@ class Nemotron(Blocks):
 
     def begin_block(self, passes: Passes, x_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store what is finished; return the tokens with which the next block begins, and their probabilities (B, L)."""
-        assert isinstance(passes, NemotronPasses)
+        assert isinstance(passes, BlockPasses)
         written = x_BT.shape[1] - passes.P
         block_BL = x_BT.new_full((passes.B, self.block_length), passes.special.mask)
         known_BL = torch.full(block_BL.shape, torch.nan, device=x_BT.device)

@@ -7,15 +7,15 @@ that of greedy autoregressive decoding, in fewer passes. As published, it may ex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import Blocks
-from floatlens.decode.nemotron import NemotronPasses, choose, propose
+from floatlens.decode.blocks import BlockPasses, Blocks
+from floatlens.decode.nemotron import choose, propose
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import not_below_0, register_sampler, setting
+from floatlens.decode.sampler import AT_LEAST_0, register_sampler, setting
 from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
 
@@ -27,14 +27,14 @@ class Speculation(Blocks):
     that verify commit tokens. The first token comes from the pass over the prompt, and is committed by the first step.
     """
 
-    passes: ClassVar[type[Passes]] = Passes  # a given text is neither drafted nor verified, so it cannot be replayed
+    replays: ClassVar[bool] = False  # a given text is neither drafted nor verified
     batched: ClassVar[bool] = False
     causal_context: ClassVar[bool] = True
 
     threshold: float = setting(
         0.0,
         "Masks of at least this confidence are drafted at once, else the best one; 0 drafts all in one pass.",
-        not_below_0("drafts all masks in one pass"),
+        AT_LEAST_0,
     )
 
     def __post_init__(self) -> None:
@@ -55,10 +55,10 @@ class Speculation(Blocks):
         """Number of new positions, with those that are drafted after the last token."""
         return self.max_new_tokens + self.block_length
 
-    def sample(self, given: Passes) -> Iterator[Step]:
-        ids_BP, special, draws = given.ids_BP, given.special, given.draws
-        P, L, index = given.P, self.block_length, 0
-        passes = NemotronPasses(given.network, ids_BP, given.real_BP, self, special=special)
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        assert isinstance(passes, BlockPasses)
+        ids_BP, special, draws = passes.ids_BP, passes.special, passes.draws
+        P, L, index = passes.P, self.block_length, 0
         passes.store(ids_BP, *passes.place(ids_BP, P))
         assert passes.before_B1V is not None
         first_B1, known_B1 = propose(passes.before_B1V.float(), 0.0, draws)
@@ -86,13 +86,10 @@ class Speculation(Blocks):
             count = 1 + int(agrees_BL.long().cumprod(1).sum())
             over = torch.isin(token_BL[0, :count], passes.end_ids).nonzero()[:, 0].tolist()
             count, ended = (over[0] + 1, True) if over else (count, False)
-            written_BN = (
-                token_BL[:, :count],
-                torch.ones_like(token_BL[:, :count], dtype=torch.bool),
-                confidence_BL[:, :count],
-            )
-            step = write_step(index, draft_BT[:, : start + 1], start + 1, *written_BN, active=active)
-            step = Step(index, draft_BT, step.after_BT, step.committed_BT, step.confidence_BT, active)
+            token_BN, confidence_BN = token_BL[:, :count], confidence_BL[:, :count]
+            all_BN = torch.ones_like(token_BN, dtype=torch.bool)
+            step = write_step(index, x_BT, start + 1, token_BN, all_BN, confidence_BN, active=active)
+            step = replace(step, tokens_BT=draft_BT)
             yield committing(step, P, known_B1) if not index else step
             x_BT, index = step.after_BT, index + 1
 

@@ -200,7 +200,7 @@ class Network:
 class Passes:
     """A batch, and the forward passes over its sequences, one after another. A subclass defines the call.
 
-    ids_BP, real_BP   the prompts, padded on the left, and which of their positions are real; None for all
+    ids_BP, real_BP   the prompts, padded on the left, and which of their positions are real; all by default
     settings          the sampler, with its settings
     shifted           whether row j - 1 writes position j
     draws             random numbers, by row; by default from the sampler's seed
@@ -226,7 +226,8 @@ class Passes:
         ends: Sequence[int] | None = None,
         scripts: Sequence[Script] = (),
     ) -> None:
-        self.network, self.ids_BP, self.real_BP, self.settings = network, ids_BP, real_BP, settings
+        self.network, self.ids_BP, self.settings = network, ids_BP, settings
+        self.real_BP = torch.ones_like(ids_BP, dtype=torch.bool) if real_BP is None else real_BP
         self.special, self.shifted, self.tail_BN, self.scripts = special, shifted, tail_BN, scripts
         self.B, self.P = ids_BP.shape
         self.draws = draws or Draws([settings.seed] * self.B)
@@ -241,10 +242,8 @@ class Passes:
         """Length of the sequence whose pass writes this column."""
         return self.P + int(self.settings.max_new_tokens)
 
-    def real(self, length: int) -> torch.Tensor | None:
-        """True for the positions of a sequence that are not padding (B, T); None if nothing is padded."""
-        if self.real_BP is None:
-            return None
+    def real(self, length: int) -> torch.Tensor:
+        """True for the positions of a sequence that are not padding (B, T)."""
         return torch.cat([self.real_BP, self.real_BP.new_ones((self.B, length - self.P))], 1)
 
     def with_masks(self) -> torch.Tensor:
@@ -255,11 +254,6 @@ class Passes:
 
     def append_masks(self, x_BT: torch.Tensor, count: int) -> torch.Tensor:
         return torch.cat([x_BT, x_BT.new_full((self.B, count), self.special.mask)], 1)
-
-    def check_alone(self) -> None:
-        """Raise an error for a batch of several prompts."""
-        if self.B != 1:
-            raise FloatLensError(f"this sampler writes one prompt at a time, found {self.B}")
 
 
 class WholePasses(Passes):
@@ -274,7 +268,7 @@ class WholePasses(Passes):
         if scale:
             mask = self.special.mask
             x_BT = torch.cat([x_BT, x_BT.masked_fill(self.with_masks() != mask, mask)])
-            real_BT = None if real_BT is None else torch.cat([real_BT, real_BT])
+            real_BT = torch.cat([real_BT, real_BT])
         logits_BNV = self.network.logits(x_BT, real_BT, new + self.shifted)[:, :new]
         return self.P, guided(logits_BNV, scale) if scale else logits_BNV
 

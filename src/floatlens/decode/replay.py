@@ -42,14 +42,12 @@ class Replay(Sampler):
         return settings_for(sampler, max_new_tokens=self.max_new_tokens, block_length=self.block_length)
 
     def sample(self, passes: Passes) -> Iterator[Step]:
-        if passes.settings.aligned:
-            passes.check_alone()
         return passes.settings.replay(passes)
 
 
 def can_replay(sampler: str) -> bool:
     """Whether the passes of a sampler are known, so that a given text can be replayed."""
-    return SAMPLERS[sampler].passes is not Passes
+    return SAMPLERS[sampler].replays and SAMPLERS[sampler].passes is not Passes
 
 
 def settings_of(

@@ -6,61 +6,36 @@ A setting is declared once, with type, default, help and limits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from floatlens.decode.network import Passes
+import torch
+
+from floatlens.decode.network import Passes, WholePasses
+from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError, check_known
 from floatlens.registry import Registry
 
-if TYPE_CHECKING:
-    from floatlens.decode.step import Step
-
-Check = Callable[[Any, str], None]
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "int": ((Integral,), "an integer"),
     "float": ((Real,), "a number"),
     "bool": ((bool,), "true or false"),
     "str": ((str,), "a text"),
 }
+# The values that a setting takes, as a test and in words. NaN passes none of the tests on numbers.
+Limit = tuple[Callable[[Any], bool], str]
+ANY: Limit = (lambda value: True, "")
+AT_LEAST_0: Limit = (lambda value: 0 <= value < math.inf, " of 0 or more")
+AT_LEAST_1: Limit = (lambda value: value >= 1, " of 1 or more")
+ABOVE_0: Limit = (lambda value: value > 0, " above 0")
+SHARE: Limit = (lambda value: 0 < value <= 1, " above 0 and at most 1")
 
 
-def setting(default: Any, help: str, check: Check | None = None) -> Any:
-    """Declare a setting of a sampler, with the function that checks a value. None is allowed where it is the default."""
-    return field(default=default, metadata={"help": help, "check": check})
-
-
-def at_least(least: int) -> Check:
-    """Check for an integer of at least this size."""
-    return lambda value, name: check_whole(value, name, least)
-
-
-def between(low: float, high: float = math.inf) -> Check:
-    """Check for a number above `low`, and not above `high`."""
-
-    def check(value: float, name: str) -> None:
-        if not low < value <= high:
-            limit = "" if high == math.inf else f" and at most {high}"
-            raise FloatLensError(f"{name} {value} should be above {low}{limit}")
-
-    return check
-
-
-def not_below_0(meaning: str) -> Check:
-    """Check for a finite number of at least 0; `meaning` says what 0 does."""
-
-    def check(value: float, name: str) -> None:
-        if not 0 <= value < math.inf:  # NaN is neither
-            raise FloatLensError(f"{name} should be a number of 0 or more, not {value}; 0 {meaning}")
-
-    return check
-
-
-def one_of(*options: str) -> Check:
-    """Check for one of these texts."""
-    return lambda value, name: check_known(name, value, options)
+def setting(default: Any, help: str, limit: Limit = ANY, options: Sequence[str] = ()) -> Any:
+    """Declare a setting of a sampler, with the values that it takes. None is allowed where it is the default."""
+    return field(default=default, metadata={"help": help, "limit": limit, "options": options})
 
 
 def check_whole(value: Any, name: str, least: int = 1) -> None:
@@ -75,6 +50,7 @@ class Sampler:
 
     passes    how it runs a sequence: `WholePasses`, `CausalPasses`, `BlockPasses` or another subclass of `Passes`. Given
               texts are replayed and scored with it; with `Passes` itself they cannot be
+    replays   whether given texts can be replayed
     batched   whether it writes several prompts at once; if not, the prompts of a batch are written one after another
     aligned   whether its blocks, of `block_length`, are counted from the start of each prompt. The rows of a batch are
               then padded by whole blocks, and `passes.ends` are the columns at which the prompts end
@@ -83,25 +59,26 @@ class Sampler:
     """
 
     passes: ClassVar[type[Passes]] = Passes
+    replays: ClassVar[bool] = True
     batched: ClassVar[bool] = True
     aligned: ClassVar[bool] = False
     revises: ClassVar[bool] = False
     fills: ClassVar[bool] = False
 
-    max_new_tokens: int = setting(32, "Number of tokens to write.", at_least(1))
-    temperature: float = setting(0.0, "Sampling temperature; 0 is greedy decoding.", not_below_0("is greedy decoding"))
+    max_new_tokens: int = setting(32, "Number of tokens to write.", AT_LEAST_1)
+    temperature: float = setting(0.0, "Sampling temperature; 0 is greedy decoding.", AT_LEAST_0)
     seed: int = setting(0, "Seed of the random numbers.")
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value, check = getattr(self, each.name), each.metadata.get("check")
+            value: Any = getattr(self, each.name)
             if not each.metadata or (value is None and each.default is None):
                 continue
-            types, words = TYPES[str(each.type).removesuffix(" | None")]
-            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-                raise FloatLensError(f"{each.name} should be {words}, not {value!r}")
-            if check is not None:
-                check(value, each.name)
+            (types, words), (fits, limit) = TYPES[str(each.type).removesuffix(" | None")], each.metadata["limit"]
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types) or not fits(value):
+                raise FloatLensError(f"{each.name} should be {words}{limit}, not {value!r}")
+            if each.metadata["options"]:
+                check_known(each.name, str(value), each.metadata["options"])
 
     def sample(self, passes: Passes) -> Iterator[Step]:
         """Write after the prompts of `passes`, one `Step` per denoising or decoding pass."""
@@ -135,12 +112,11 @@ class Sampler:
         """Raise an error if the prompt and the new tokens do not fit in the model's context."""
         new = self.canvas(prompt_length)
         if context is not None and prompt_length + new > context:
-            room = self.room(prompt_length, context)
-            way = (
-                f"use --max-new-tokens {room}"
-                if room > 0
-                else f"shorten the prompt by {prompt_length - context + 1} tokens or more"
-            )
+            way, room = "use a smaller block_length", self.room(prompt_length, context)
+            if room > 0:
+                way = f"use --max-new-tokens {room}"
+            elif prompt_length >= context:
+                way = f"shorten the prompt by {prompt_length - context + 1} tokens or more"
             raise FloatLensError(
                 f"a prompt of {prompt_length} tokens and {new} new ones exceed the model's context of {context}; {way}"
             )
@@ -149,35 +125,86 @@ class Sampler:
         return asdict(self)
 
 
+# The candidates of a step in one row: their indices among the new positions, their tokens, the probabilities of these,
+# and which of the candidates are committed.
+Candidates = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Denoising(Sampler):
+    """Denoises `max_new_tokens` masks after each prompt, or those of a tail. A subclass defines `choose`."""
+
+    passes: ClassVar[type[Passes]] = WholePasses
+    fills: ClassVar[bool] = True
+    # Whether a mask token that the model commits is still a mask, as in the published samplers.
+    masks_again: ClassVar[bool] = True
+
+    steps: int | None = setting(None, "Number of denoising steps; one per token by default.", AT_LEAST_1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "steps", self.step_count)
+
+    @property
+    def step_count(self) -> int:
+        return self.steps or self.max_new_tokens
+
+    def choose(
+        self, passes: Passes, row: int, index: int, logits_NV: torch.Tensor, masked_M: torch.Tensor
+    ) -> Candidates:
+        """The candidates of a step in one row, which has masks at these new positions."""
+        raise NotImplementedError
+
+    def sample(self, passes: Passes) -> Iterator[Step]:
+        P, x_BT = passes.P, passes.with_masks()
+        masked_BN = x_BT[:, P:] == passes.special.mask
+        for index in range(self.step_count):
+            _, logits_BNV = passes(x_BT)
+            after_BT = x_BT.clone()
+            committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
+            confidence_BT = torch.full(x_BT.shape, torch.nan, dtype=torch.float32, device=x_BT.device)
+            for row in range(passes.B):
+                masked_M = masked_BN[row].nonzero()[:, 0]
+                if not len(masked_M):
+                    continue
+                at_C, token_C, probability_C, chosen = self.choose(passes, row, index, logits_BNV[row], masked_M)
+                confidence_BT[row, P + at_C] = probability_C.float()
+                after_BT[row, P + at_C[chosen]] = token_C[chosen]
+                committed_BT[row, P + at_C[chosen]] = True
+            yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, passes.active)
+            x_BT = after_BT
+            masked_BN = x_BT[:, P:] == passes.special.mask if self.masks_again else masked_BN & ~committed_BT[:, P:]
+
+
 # Settings of several samplers.
 def top_p() -> Any:
-    about = "Draw from the most probable tokens whose probabilities sum to this; all by default."
-    return setting(None, about, between(0, 1))
+    return setting(None, "Draw from the most probable tokens whose probabilities sum to this; all by default.", SHARE)
 
 
 def top_k() -> Any:
-    return setting(None, "Draw from this number of most probable tokens; all by default.", at_least(1))
+    return setting(None, "Draw from this number of most probable tokens; all by default.", AT_LEAST_1)
 
 
 def cfg_scale() -> Any:
-    about = "Strength of guidance, by a second row with the prompt masked; 0 for none."
-    return setting(0.0, about, not_below_0("is no guidance"))
+    return setting(0.0, "Strength of guidance, by a second row with the prompt masked; 0 for none.", AT_LEAST_0)
 
 
 def remasking() -> Any:
-    about = (
-        "Order of writing: low_confidence (masks of low confidence stay, so the most confident come first) or random."
+    return setting(
+        "low_confidence",
+        "Order of writing: low_confidence (masks of low confidence stay, so the most confident come first) or random.",
+        options=("low_confidence", "random"),
     )
-    return setting("low_confidence", about, one_of("low_confidence", "random"))
 
 
 def max_thinking_tokens() -> Any:
-    about = "Number of new tokens after which end_think_token_id is written, if it is not there yet."
-    return setting(None, about, at_least(0))
+    return setting(
+        None, "Number of new tokens after which end_think_token_id is written, if it is not there yet.", AT_LEAST_0
+    )
 
 
 def end_think_token_id() -> Any:
-    return setting(None, "The token that ends thinking.", at_least(0))
+    return setting(None, "The token that ends thinking.", AT_LEAST_0)
 
 
 MODULES = (

@@ -13,7 +13,7 @@ import torch
 
 from floatlens.decode.blocks import AlignedBlocks
 from floatlens.decode.draws import above_or_best
-from floatlens.decode.sampler import at_least, between, one_of, register_sampler, setting
+from floatlens.decode.sampler import ABOVE_0, AT_LEAST_1, register_sampler, setting
 
 STRATEGIES = ("low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded")
 
@@ -23,16 +23,16 @@ STRATEGIES = ("low_confidence_dynamic", "low_confidence_static", "sequential", "
 class SDAR(AlignedBlocks):
     """SDAR's sampler."""
 
-    block_length: int = setting(4, "Tokens per block; the model's own by default.", at_least(1))
+    block_length: int = setting(4, "Tokens per block; the model's own by default.", AT_LEAST_1)
     remasking_strategy: str = setting(
         "low_confidence_dynamic",
         "Which masks a step commits: those above confidence_threshold, and at least the planned number "
         "(low_confidence_dynamic); the planned number, by confidence (low_confidence_static) or from left to right "
         "(sequential); those of lowest entropy, while its sum stays below eb_threshold (entropy_bounded).",
-        one_of(*STRATEGIES),
+        options=STRATEGIES,
     )
     confidence_threshold: float = setting(0.85, "Confidence above which low_confidence_dynamic commits a mask.")
-    eb_threshold: float = setting(0.35, "Bound on the summed entropy, for entropy_bounded.", between(0))
+    eb_threshold: float = setting(0.35, "Bound on the summed entropy, for entropy_bounded.", ABOVE_0)
 
     @property
     def passes_per_block(self) -> int:
