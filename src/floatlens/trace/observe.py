@@ -26,7 +26,7 @@ from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import FAMILIES, Family
 from floatlens.models.tokenizer import find_mask_id
 from floatlens.trace.labels import ModelFacts
-from floatlens.trace.observed_trace import trace_of
+from floatlens.trace.observed_trace import traces_of
 from floatlens.trace.pass_log import ObservedStep, PassLog
 from floatlens.trace.recorder import check_observed, check_range
 from floatlens.trace.trace import Trace
@@ -84,10 +84,13 @@ class Observation:
             The finished sequences (batch, length), including prompt and padding. Not needed with `model.generate`, whose
             result is observed. Otherwise, without it, the last step is assumed to write its most likely tokens.
         """
-        self._finish(output, generation)
-        steps = [step for step in self.steps if step.tokens_BT is not None]
-        rows = steps[-1].tokens_BT.shape[0] if steps and steps[-1].tokens_BT is not None else 1
-        return [trace_of(self._log, self._facts, row=row, generation=generation) for row in range(rows)]
+        if output is not None:
+            if generation not in (-1, len({step.generation for step in self.steps}) - 1):
+                raise FloatLensError(
+                    f"output= finishes the last generation, not generation {generation}; trace it when it ends"
+                )
+            self._log.finish(self._log.check_output(output))
+        return traces_of(self._log, self._facts, generation)
 
     def trace(
         self,
@@ -98,23 +101,17 @@ class Observation:
         sample_id: str = "",
     ) -> Trace:
         """The trace of one row of the batch; see `traces`. `sample_id` is stored in the trace."""
-        self._finish(output, generation)
-        return trace_of(self._log, self._facts, row=row, generation=generation, sample_id=sample_id)
-
-    def _finish(self, output: Any, generation: int) -> None:
-        if output is None:
-            return
-        if generation not in (-1, len({step.generation for step in self.steps}) - 1):
-            raise FloatLensError(
-                f"output= finishes the last generation, not generation {generation}; trace it when it ends"
-            )
-        self._log.finish(self._log.check_output(output))
+        made = self.traces(generation=generation, output=output)
+        if not 0 <= row < len(made):
+            raise FloatLensError(f"row {row} does not exist; the batch has {len(made)}")
+        made[row].data.attrs["sample_id"] = sample_id
+        return made[row]
 
     def encoder_trace(self, row: int = 0, *, generation: int = -1) -> Trace:
         """The trace of the encoder's pass, for an encoder-decoder model: one step that writes nothing."""
         if self._encoder is None:
             raise FloatLensError("the model has no separate encoder; use `trace`")
-        return trace_of(self._encoder, self._facts, row=row, generation=generation)
+        return traces_of(self._encoder, self._facts, generation)[row]
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from floatlens.decode.network import ForwardPass, current_pass, enter_pass, leav
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family
 
-TOKENS = "(token ids)"
 # Arguments with a whole number per position that is not a token.
 OTHER_IDS = re.compile(r"mask|pos|type|segment|label|target|speaker|language")
 
@@ -38,21 +37,21 @@ class ObservedStep:
     real_BT        False for padding; None when nothing is padded
     results        `results[name][layer]` is (B, *dims of the statistic)
     cross          results for cross-attention; positions are those of the encoder's sequence
-    after_BT       ids after the step; None until they are known
-    proposed_BT    the most likely token of each position that the step may write, -1 elsewhere
-    confidence_BT  probability of that token, or of the token that was written once it is known; NaN elsewhere
+    after_BT       ids after the step; until the next pass shows them, the most likely ones
+    is_known       whether `after_BT` is known
+    confidence_BT  probability of the tokens of `after_BT` at the positions that the step may write, NaN elsewhere; where a
+                   mask is left, that of the most likely token
     """
 
-    index: int
     generation: int
-    tokens_BT: torch.Tensor | None
-    start: int
-    active: range | None
-    real_BT: torch.Tensor | None
+    tokens_BT: torch.Tensor | None = None
+    start: int = 0
+    active: range | None = None
+    real_BT: torch.Tensor | None = None
     results: Results = field(default_factory=dict)
     cross: Results = field(default_factory=dict)
     after_BT: torch.Tensor | None = None
-    proposed_BT: torch.Tensor | None = None
+    is_known: bool = False
     confidence_BT: torch.Tensor | None = None
 
 
@@ -65,8 +64,12 @@ class PassLog:
     prompt_length   length of the prompt, including padding; None: up to the first mask, or all of the first pass
     tokens          name of the argument that holds the token ids; None: chosen by `token_argument`
     needs_tokens    statistics that are left out of a pass without token ids
+    own_cache       whether the model may have a cache that no argument shows
     prompt_mask     the mask (B, P) of the prompt that `generate` was called with
-    problems        the reason why no trace can be made of a generation, by generation number
+    fresh           whether the next pass begins a generation
+
+    By generation number: `problems`, why no trace can be made of it; `starts`, where the rows' prompts end, including
+    padding; `diffusion`, whether it replaces masks; `finished`, whether its last tokens were given.
     """
 
     module: torch.nn.Module
@@ -78,31 +81,33 @@ class PassLog:
     prompt_length: int | None = None
     tokens: str | None = None
     needs_tokens: Collection[str] = ()
+    own_cache: bool = False
     prompt_mask: torch.Tensor | None = None
-    steps: list[ObservedStep] = field(default_factory=list)
-    problems: dict[int, str] = field(default_factory=dict)
-    starts: dict[int, list[int]] = field(default_factory=dict)
-    finals: dict[int, torch.Tensor] = field(default_factory=dict)
-    generation: int = -1
-    fresh: bool = True  # the next pass begins a generation
-    replaced: int | None = None  # a token that passes replace although it is not known as the mask token
-    rows: int = 0  # positions whose rows are in the running means
-    tokens_BT: torch.Tensor | None = None
-    own_cache: bool = False  # the model may have a cache that no argument shows
-    waiting: dict[str, Any] | None = None  # arguments of a pass whose cache is not known yet
-    open: ObservedStep | None = None  # the pass that has started
-    token: Token[ForwardPass | None] | None = None  # with which it is left
-    pending: tuple[torch.Tensor, torch.Tensor] | None = (
-        None  # (row, position) pairs (n, 2) that may be written, and their logits
-    )
+    fresh: bool = True
 
     def __post_init__(self) -> None:
         self.signature = inspect.signature(self.module.forward)
+        self.mask = -2 if self.mask_id is None else self.mask_id  # no position has -2; -1 is a token that is not known
+        self.steps: list[ObservedStep] = []
+        self.problems: dict[int, str] = {}
+        self.starts: dict[int, list[int]] = {}
+        self.diffusion: dict[int, bool] = {}
+        self.finished: set[int] = set()
+        self.generation = -1
+        self.replaced: int | None = None  # a token that passes replace although it is not known as the mask token
+        self.rows = 0  # positions whose rows are in the running means
+        self.tokens_BT: torch.Tensor | None = None
+        self.open: ObservedStep | None = None  # the pass that has started
+        self.waiting: tuple[torch.Tensor, Any] | None = None  # ids and mask of a pass whose cache is not known yet
+        self.token: Token[ForwardPass | None] | None = None  # with which the pass is left
+        # (row, position) pairs (n, 2) that the last step may write, and their logits
+        self.pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
     # --- before a pass --------------------------------------------------------------------------------------------------
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Start a pass with these arguments."""
+        self.close()
         try:
             self._begin(args, kwargs)
         except BaseException:
@@ -110,7 +115,6 @@ class PassLog:
             raise
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.close()
         self._pause(False)
         self.session.begin()
         if self.cross is not None:
@@ -119,22 +123,22 @@ class PassLog:
         name, problem = token_argument(given, self.tokens, "input_ids" in self.signature.parameters)
         if name is None:
             self.session.layout = None
-            self._new_generation([])
+            self._new_generation()
             self.problems[self.generation] = problem
-            self.open = ObservedStep(len(self.steps), self.generation, None, 0, None, None)
+            self.open = ObservedStep(self.generation)
             return
-        ids = given[name]
+        ids, mask, cache = given[name], given.get("attention_mask"), given.get("past_key_values")
         if self.own_cache and current_pass() is None:
-            self.waiting, self.token = given | {TOKENS: ids}, enter_pass(ForwardPass.appended(ids, 0))
+            self.waiting, self.token = (ids, mask), enter_pass(ForwardPass.appended(ids, 0))
             self.session.first_call = self._first_call
         else:
-            self._enter(ids, cached_length(given.get("past_key_values")), given.get("attention_mask"))
+            self._enter(ids, cached_length(cache), mask)
 
     def _first_call(self, inputs: Inputs) -> None:
         """Start a pass whose cache is the model's own: its length is seen in the first call of attention."""
-        given, mask, Q = self.waiting, inputs.mask, inputs.query.shape[2]
-        if given is not None and given[TOKENS].shape[1] == Q:
-            seen_BT = None if mask is None else visible(mask).any(2).any(1)
+        Q = inputs.query.shape[2]
+        if self.waiting is not None and self.waiting[0].shape[1] == Q:
+            seen_BT = None if inputs.mask is None else visible(inputs.mask).any(2).any(1)
             end = inputs.key.shape[2] if seen_BT is None else int(seen_BT.any(0).nonzero()[-1]) + 1  # of a static cache
             start = max(0, end - Q)
             self._enter_waiting(start, seen_BT[:, :Q] if seen_BT is not None and not start else None)
@@ -142,10 +146,9 @@ class PassLog:
     def _enter_waiting(self, start: int = 0, seen_BT: torch.Tensor | None = None) -> None:
         """Start the pass that was waiting; keys that no row sees at an end of the sequence are padding."""
         assert self.waiting is not None and self.token is not None
-        given, self.waiting = self.waiting, None
+        (ids, mask), self.waiting = self.waiting, None
         leave_pass(self.token)
         self.token = None
-        ids, mask = given[TOKENS], given.get("attention_mask")
         if mask is None and seen_BT is not None:
             first, place = seen_BT.int().argmax(1, keepdim=True), torch.arange(seen_BT.shape[1], device=seen_BT.device)
             between = (place >= first) & (place < first + seen_BT.sum(1, keepdim=True))
@@ -160,21 +163,17 @@ class PassLog:
             self.token = enter_pass(forward)
         tokens_BT = forward.tokens_BT.detach()
         if self._begins(tokens_BT):
-            self._settle(None)
-            self._new_generation(self._prompt_ends(tokens_BT))
-            self.rows = 0
+            self._new_generation(tokens_BT)
         else:
             self._settle(tokens_BT)
             if not self.steps or self.steps[-1].generation != self.generation:  # only a cache was filled so far
-                self.starts[self.generation] = self._prompt_ends(tokens_BT)
+                self._see_prompt(tokens_BT)
         if self.token is not None:
             self._count_rows(forward)
         real_BT = self._real(mask, tokens_BT)
         self.tokens_BT = tokens_BT.clone()
         self.session.layout = self._layout(self.tokens_BT, real_BT)
-        self.open = ObservedStep(
-            len(self.steps), self.generation, self.tokens_BT, forward.start, forward.active, real_BT
-        )
+        self.open = ObservedStep(self.generation, self.tokens_BT, forward.start, forward.active, real_BT)
 
     def _real(self, mask: Any, tokens_BT: torch.Tensor) -> torch.Tensor | None:
         """False for padding (B, T), from a pass's own mask or the one given to `generate`; None if nothing is padded."""
@@ -192,23 +191,27 @@ class PassLog:
         """Whether a pass with these tokens begins a generation instead of continuing the previous pass."""
         if self.fresh or self.tokens_BT is None:
             return True
-        starts = self.starts[self.generation] if self.is_diffusion(self.generation) else None
-        if self.replaced is None and starts is None and self.family is None and self.session.bidirectional:
+        known = self.family is not None or self.diffusion[self.generation]
+        if self.replaced is None and not known and self.session.bidirectional:
             self.replaced = replaced_token(self.tokens_BT, tokens_BT)
             if self.replaced is not None:
-                known = "no mask token is known" if self.mask_id is None else f"the mask token is {self.mask_id}"
+                said = "no mask token is known" if self.mask_id is None else f"the mask token is {self.mask_id}"
                 self.problems[self.generation] = (
                     f"its passes replace token {self.replaced} in the same {tokens_BT.shape[1]} positions, as denoising "
-                    f"does, but {known}; pass observe(..., mask_id={self.replaced})"
+                    f"does, but {said}; pass observe(..., mask_id={self.replaced})"
                 )
-        mask = self.mask if self.replaced is None else self.replaced
-        return not continues(self.tokens_BT, tokens_BT, mask, starts)
+        return not self._continues(tokens_BT, self.mask if self.replaced is None else self.replaced)
+
+    def _continues(self, tokens_BT: torch.Tensor, mask: int) -> bool:
+        """Whether tokens continue those of the last pass; a diffusion model may also replace what it has written."""
+        assert self.tokens_BT is not None
+        starts = self.starts[self.generation] if self.diffusion[self.generation] else None
+        return continues(self.tokens_BT, tokens_BT, mask, starts)
 
     def _pass(self, ids_BQ: torch.Tensor, start: int) -> ForwardPass:
-        B = ids_BQ.shape[0]
         if not start:
             return ForwardPass.appended(ids_BQ, 0)
-        before = self.tokens_BT
+        B, before = ids_BQ.shape[0], self.tokens_BT
         known = before is not None and before.shape[0] == B and before.shape[1] >= start
         before = before if before is not None and known else ids_BQ.new_full((B, start), -1)
         tokens_BT = torch.cat([before[:, :start].to(ids_BQ.device), ids_BQ], 1)
@@ -229,19 +232,23 @@ class PassLog:
             )
         self.rows = forward.tokens_BT.shape[1]
 
-    def _new_generation(self, starts: list[int]) -> None:
+    def _new_generation(self, tokens_BT: torch.Tensor | None = None) -> None:
         self.generation += 1
-        self.starts[self.generation] = starts
-        self.fresh = False
+        self.fresh, self.rows = False, 0
         self.pending = self.replaced = None
+        self._see_prompt(torch.zeros(0, 0) if tokens_BT is None else tokens_BT)
 
-    def _prompt_ends(self, tokens_BT: torch.Tensor) -> list[int]:
-        """The position where each row's prompt ends, including padding."""
-        B, T = tokens_BT.shape
-        if self.prompt_length is not None:
-            return [self.prompt_length] * B
-        masked_BT = tokens_BT == self.mask
-        return [int(row.nonzero()[0]) if bool(row.any()) else T for row in masked_BT]
+    def _see_prompt(self, tokens_BT: torch.Tensor) -> None:
+        """Note where the rows' prompts end, and whether masks follow."""
+        (B, T), masked_BT = tokens_BT.shape, tokens_BT == self.mask
+        starts = [int(row.nonzero()[0]) if bool(row.any()) else T for row in masked_BT]
+        self.starts[self.generation] = starts if self.prompt_length is None else [self.prompt_length] * B
+        is_mdm = bool(masked_BT.any()) if self.family is None else self.family.kind == "mdm"
+        self.diffusion[self.generation] = is_mdm
+
+    def shifted(self, generation: int) -> bool:
+        """Whether row j - 1 writes position j."""
+        return not self.diffusion[generation] if self.family is None else self.family.shifted
 
     def _layout(self, tokens_BT: torch.Tensor, real_BT: torch.Tensor | None) -> PositionLayout:
         """The layout of a pass; an autoregressive one also has the position that it writes."""
@@ -254,9 +261,9 @@ class PassLog:
                     raise FloatLensError(
                         f"region {part.name!r} is ({part.start}, {part.end}), but the sequence has {T - pad} positions"
                     )
-        ids_BP, N = tokens_BT[:, : max(starts)], T if self.is_diffusion(self.generation) else T + 1
+        ids_BP, N = tokens_BT[:, : max(starts)], T if self.diffusion[self.generation] else T + 1
         batch = PromptBatch(prompts, ids_BP, None, pads)
-        layout = batch.layout(N - ids_BP.shape[1], bool(self.shifted), self.mask)
+        layout = batch.layout(N - ids_BP.shape[1], self.shifted(self.generation), self.mask)
         if real_BT is None:
             return layout
         real_BN = torch.nn.functional.pad(real_BT, (0, N - T), value=True)
@@ -264,29 +271,7 @@ class PassLog:
 
     def prompt(self, row: int) -> Prompt:
         """The prompt of a row, with its regions and gold evidence."""
-        if not self.prompts:
-            return Prompt("", [])
-        return self.prompts[row if len(self.prompts) > 1 else 0]
-
-    def is_diffusion(self, generation: int) -> bool:
-        """Whether a generation replaces masks."""
-        if self.family is not None:
-            return self.family.kind == "mdm"
-        first = next((step for step in self.steps if step.generation == generation), None)
-        tokens_BT = self.tokens_BT if first is None else first.tokens_BT
-        return self.mask_id is not None and tokens_BT is not None and bool((tokens_BT == self.mask_id).any())
-
-    @property
-    def mask(self) -> int:
-        """The mask token; -2, which no position has, if there is none (-1 is a token that is not known)."""
-        return -2 if self.mask_id is None else self.mask_id
-
-    @property
-    def shifted(self) -> int:
-        """1 if the row that writes position j is j - 1."""
-        if self.family is not None:
-            return int(self.family.shifted)
-        return int(not self.is_diffusion(self.generation))
+        return self.prompts[row if len(self.prompts) > 1 else 0] if self.prompts else Prompt("", [])
 
     # --- after a pass ---------------------------------------------------------------------------------------------------
 
@@ -295,20 +280,17 @@ class PassLog:
         if self.waiting is not None and output is not None:
             self._enter_waiting()
         step = self.open
-        if step is None:
-            return
         self.close()
-        if output is None or (step.active is not None and not step.active):
+        if step is None or output is None or (step.active is not None and not step.active):
             return  # it failed, or only filled a cache
         step.tokens_BT = None if step.tokens_BT is None else step.tokens_BT.cpu()
         step.real_BT = None if step.real_BT is None else step.real_BT.cpu()
-        results = self.session.results
         left_out = self.needs_tokens if step.tokens_BT is None else ()
-        step.results = on_cpu({name: layers for name, layers in results.items() if name not in left_out})
+        step.results = on_cpu({n: layers for n, layers in self.session.results.items() if n not in left_out})
         step.cross = {} if self.cross is None else on_cpu(self.cross.results)
         logits = logits_of(output)
         if step.tokens_BT is not None and logits is not None and logits.shape[-1] > int(step.tokens_BT.max()):
-            self._propose(step, logits)
+            self._propose(step, step.tokens_BT, logits)
         self.steps.append(step)
 
     def close(self) -> None:
@@ -326,36 +308,32 @@ class PassLog:
                 session.paused, session.trains = paused, trains
 
     @torch.no_grad()
-    def _propose(self, step: ObservedStep, logits_BNV: torch.Tensor) -> None:
+    def _propose(self, step: ObservedStep, tokens_BT: torch.Tensor, logits_BNV: torch.Tensor) -> None:
         """Keep the most likely tokens of the positions that the step may write, and their logits until the next pass."""
-        assert step.tokens_BT is not None
-        B, T = step.tokens_BT.shape
-        if self.is_diffusion(step.generation):
-            positions = (step.tokens_BT == self.mask).nonzero()
-            rows = (positions[:, 1] - self.shifted).clamp_min(0)
-            length = T
+        B, T = tokens_BT.shape
+        if self.diffusion[step.generation]:
+            after_BT, positions = tokens_BT.clone(), (tokens_BT == self.mask).nonzero()
+            rows = (positions[:, 1] - int(self.shifted(step.generation))).clamp_min(0)
         else:
-            positions = torch.tensor([[row, T] for row in range(B)])
-            rows, length = torch.full((B,), T - 1), T + 1
+            after_BT = torch.nn.functional.pad(tokens_BT, (0, 1), value=-1)
+            positions, rows = torch.tensor([[row, T] for row in range(B)]), torch.full((B,), T - 1)
         rows = rows - (T - logits_BNV.shape[1])
         positions, rows = positions[rows >= 0], rows[rows >= 0]
-        step.proposed_BT = torch.full((B, length), -1, dtype=torch.long)
-        step.confidence_BT = torch.full((B, length), torch.nan)
         device = logits_BNV.device
         kept_nV = logits_BNV[positions[:, 0].to(device), rows.to(device)].detach().float()
         best, token = kept_nV.softmax(-1).max(-1)
-        step.proposed_BT[positions[:, 0], positions[:, 1]] = token.cpu()
-        step.confidence_BT[positions[:, 0], positions[:, 1]] = best.cpu()
+        at = (positions[:, 0], positions[:, 1])
+        step.after_BT, step.confidence_BT = after_BT, torch.full(after_BT.shape, torch.nan)
+        step.after_BT[at], step.confidence_BT[at] = token.cpu(), best.cpu()
         self.pending = (positions, kept_nV)
 
-    def _settle(self, tokens_BT: torch.Tensor | None) -> None:
-        """Store the tokens after the last step; None if they are not known."""
-        if not self.steps or tokens_BT is None:
-            return
-        step = self.steps[-1]
-        if step.tokens_BT is None or step.generation != self.generation:
+    def _settle(self, tokens_BT: torch.Tensor) -> None:
+        """Store the tokens after the last step."""
+        step = self.steps[-1] if self.steps else None
+        if step is None or step.tokens_BT is None or step.generation != self.generation:
             return
         after_BT = step.after_BT = tokens_BT.to("cpu", copy=True)  # a loop may write its tokens in place
+        step.is_known = True
         if self.pending is None or step.confidence_BT is None:
             return
         positions, kept_nV = self.pending
@@ -366,6 +344,12 @@ class PassLog:
         positions, kept_nV, token = positions[written], kept_nV[written.to(kept_nV.device)], token[written]
         chosen = kept_nV.softmax(-1).gather(-1, token[:, None].to(kept_nV.device))[:, 0]
         step.confidence_BT[positions[:, 0], positions[:, 1]] = chosen.cpu()
+
+    def finish(self, tokens_BT: torch.Tensor) -> None:
+        """Finish the last generation with the tokens that were written."""
+        self._settle(tokens_BT)
+        self.finished.add(self.generation)
+        self.fresh = True
 
     def check_output(self, output: Any) -> torch.Tensor:
         """The finished sequences of the last generation; an error if they do not continue its last pass."""
@@ -390,18 +374,11 @@ class PassLog:
             raise FloatLensError(
                 f"output= holds the ids {ids_BT.min()} to {ids_BT.max()}, which the model cannot write"
             )
-        starts = self.starts[self.generation] if self.is_diffusion(self.generation) else None
-        if not continues(before_BT, ids_BT, self.mask, starts):
+        if not self._continues(ids_BT, self.mask):
             raise FloatLensError(
                 "output= does not continue the tokens of the last pass; pass what this generation wrote, with its prompt"
             )
         return ids_BT
-
-    def finish(self, tokens_BT: torch.Tensor) -> None:
-        """Finish the generation with the tokens that were written."""
-        self._settle(tokens_BT)
-        self.finals[self.generation] = tokens_BT.cpu()
-        self.fresh = True
 
 
 def arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
