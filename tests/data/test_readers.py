@@ -15,9 +15,10 @@ from pathlib import Path
 import pandas
 import pytest
 
-from floatlens.data.read import READERS, NamedData, Problems, ending_of, expand, label, read, register_reader, take
-from floatlens.data.readers import formats
-from floatlens.data.readers.layouts import parse_columns
+from floatlens.data import formats
+from floatlens.data.formats import ending_of
+from floatlens.data.layouts import parse_columns
+from floatlens.data.read import READERS, NamedData, Problems, expand, label, read, register_reader, take
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
 
@@ -274,12 +275,8 @@ def test_no_passages_at_all_is_a_closed_book_question(tmp_path):
 
 def test_lines_and_gzip_have_a_bound(tmp_path, monkeypatch):
     path = write(tmp_path / "d.jsonl.gz", [GOOD, "x" * 5000, {**GOOD, "id": "b"}])
-    monkeypatch.setattr(formats.lines, "__defaults__", (1000,))
-    reading = read(path)
-    assert len(list(reading)) == 2
-    assert "line 2: is longer than 1,000 bytes" in reading.problems.sentences()[0]
-    monkeypatch.setattr(formats, "MAX_SKIPPED", 3000)
-    with pytest.raises(FloatLensError, match="this is not a text file"):
+    monkeypatch.setattr(formats, "MAX_LINE", 1000)
+    with pytest.raises(FloatLensError, match="line 2 is longer than 1,000 bytes; it is not a text file"):
         list(read(path))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floatlens.data.readers.fields import gold_answers
+from floatlens.data.layouts import gold_answers
 from floatlens.data.sample import normalise
 from floatlens.evaluation import metrics
 

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 
 from floatlens.cli import main
 from floatlens.data import chat_template
-from floatlens.data.read import Problems, RecordLayout, read, readers, samples
+from floatlens.data.read import Problems, layouts, read, samples
 from floatlens.errors import FloatLensError
 from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
@@ -146,12 +146,10 @@ FIELDS = ["id", "question", "input", "answer", "answers", "output", "ctxs", "pas
 
 
 @settings(max_examples=300, deadline=None)
-@given(record=st.dictionaries(st.sampled_from(FIELDS), VALUES), layout=st.sampled_from([None, *readers(RecordLayout)]))
+@given(record=st.dictionaries(st.sampled_from(FIELDS), VALUES), layout=st.sampled_from([None, *layouts()]))
 def test_any_record_becomes_a_sample_or_a_problem(record: dict[str, Any], layout: str | None) -> None:
     problems = Problems()
-    made = list(
-        samples([(1, record)], "data.jsonl", problems, chosen=readers(RecordLayout)[layout] if layout else None)
-    )
+    made = list(samples([(1, record)], "data.jsonl", problems, chosen=layouts()[layout] if layout else None))
     assert len(made) + problems.skipped == 1
 
 

@@ -103,7 +103,7 @@ def parse_settings(texts: Sequence[str] | None, option: str) -> dict[str, Any] |
 
 
 def _parse_columns(text: str | None, option: str) -> dict[str, str] | None:
-    from floatlens.data.readers.layouts import parse_columns
+    from floatlens.data.layouts import parse_columns
 
     return parse_columns(text) if text else None
 

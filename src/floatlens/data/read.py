@@ -1,8 +1,8 @@
 """Read a data set: a file, a folder, the bundled world, or a data set of the Hub, as a stream of samples.
 
-What can be read is a registry of three kinds of readers, each registered with one line here or in a user's package: a
-`FileFormat` finds the records of a file (`formats.py`), a `RecordLayout` makes a sample of a record (`layouts.py`), and a
-`NamedData` yields the samples of a data set that is generated or bundled (`world.py`, `atlas.py`, `prose.py`).
+`formats.py` finds the records of a file. Readers are registered here or in a user's package: a `RecordLayout` makes a sample
+of a record (`layouts.py`), a `NamedData` yields the samples of a data set that is generated or bundled (`world.py`,
+`atlas.py`, `prose.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from floatlens.data.readers.fields import BadRecord, Record
+from floatlens.data import formats
 from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError, unknown_name
 from floatlens.registry import Registry
@@ -23,6 +23,8 @@ from floatlens.registry import Registry
 KEPT = 100_000  # problems kept in memory; beyond that only the count grows
 FULL_LIST = "problems.jsonl"  # the full list in a run folder
 T = TypeVar("T")
+Record: TypeAlias = Mapping[str, Any]
+SampleFunction: TypeAlias = Callable[[Record], Sample]
 
 
 @dataclass
@@ -66,32 +68,18 @@ class Problems:
 
 
 @dataclass(frozen=True)
-class FileFormat:
-    """How the records of a file are found.
-
-    Parameters
-    ----------
-    endings: file name extensions, such as `.jsonl`; a final `.gz` is removed first.
-    records: a function of a path that yields (line number, record) and reports bad lines to `problems`.
-    """
-
-    name: str
-    endings: tuple[str, ...]
-    records: Callable[[Path, Problems], Iterator[tuple[int, Record]]]
-
-
-@dataclass(frozen=True)
 class RecordLayout:
     """How a record becomes a sample.
 
     Parameters
     ----------
-    sample: a function of a record and a default id that returns a `Sample`; it raises `BadRecord` with the reason.
+    sample: a function that makes a `Sample` of a record. It may leave the id empty. A record for which it raises
+        LookupError, TypeError or ValueError is skipped.
     matches: a function that returns whether a record has this layout; without it, the layout must be chosen by name.
     """
 
     name: str
-    sample: Callable[[Record, str], Sample]
+    sample: SampleFunction
     matches: Callable[[Record], bool] = lambda record: False
 
 
@@ -111,18 +99,14 @@ class NamedData:
     samples: Callable[..., Iterator[Sample]]
 
 
-AnyReader: TypeAlias = FileFormat | RecordLayout | NamedData
-SampleFunction: TypeAlias = Callable[[Record], Sample]  # a user's own layout
-R = TypeVar("R", FileFormat, RecordLayout, NamedData, SampleFunction)
-K = TypeVar("K", FileFormat, RecordLayout, NamedData)
-
-READERS: Registry[AnyReader] = Registry(
-    "reader", "floatlens.data", ("readers.formats", "readers.layouts", "world", "atlas", "prose")
+R = TypeVar("R", RecordLayout, NamedData, SampleFunction)
+READERS: Registry[RecordLayout | NamedData] = Registry(
+    "reader", "floatlens.data", ("layouts", "world", "atlas", "prose")
 )
 
 
 def register_reader(reader: R, *, priority: int = 0) -> R:
-    """Register a reader: a `FileFormat`, a `RecordLayout`, a `NamedData`, or a function `record -> Sample`.
+    """Register a reader: a `RecordLayout`, a `NamedData`, or a function `record -> Sample`.
 
     A function becomes a layout with the function's name, to be chosen with `--layout NAME`. Layouts with a higher priority
     are tried first when the layout of a record is detected.
@@ -131,58 +115,26 @@ def register_reader(reader: R, *, priority: int = 0) -> R:
     ... def trivia(record):
     ...     return fl.Sample(record["qid"], record["ask"], [record["target"]])
     """
-    entry = reader if isinstance(reader, FileFormat | RecordLayout | NamedData) else layout_of(reader)
-    function = {FileFormat: "records", RecordLayout: "sample", NamedData: "samples"}.get(type(reader))
-    READERS.add(entry.name, entry, priority=priority, source=getattr(reader, function) if function else reader)
+    entry = reader if isinstance(reader, RecordLayout | NamedData) else layout_of(reader)
+    function = entry.samples if isinstance(entry, NamedData) else entry.sample
+    READERS.add(entry.name, entry, priority=priority, source=getattr(function, "func", function))
     return reader
 
 
 def layout_of(function: SampleFunction) -> RecordLayout:
-    """Return a layout that uses a user's function; a record for which it fails is a bad record."""
-    name = getattr(function, "__name__", type(function).__name__)
-
-    def sample(record: Record, default_id: str) -> Sample:
-        try:
-            made = function(record)
-        except (LookupError, TypeError, ValueError) as error:
-            raise BadRecord(f"reader {name} failed ({type(error).__name__}: {error})") from error
-        if not isinstance(made, Sample):
-            raise FloatLensError(f"reader {name} returned {type(made).__name__}; expected a floatlens.Sample")
-        return made if made.id else replace(made, id=default_id)
-
-    return RecordLayout(name, sample)
+    """Return the layout of a user's function."""
+    return RecordLayout(getattr(function, "__name__", type(function).__name__), function)
 
 
-def readers(kind: type[K]) -> dict[str, K]:
-    """Return all readers of one kind, by name."""
-    return {name: reader for name, reader in READERS.items() if isinstance(reader, kind)}
-
-
-def formats() -> dict[str, FileFormat]:
-    """Return the file formats by ending."""
-    return {ending: reader for reader in readers(FileFormat).values() for ending in reader.endings}
+def layouts() -> dict[str, RecordLayout]:
+    """Return all record layouts by name."""
+    return {name: reader for name, reader in READERS.items() if isinstance(reader, RecordLayout)}
 
 
 def named_data(name: str) -> NamedData | None:
     """Return the reader of a named data set, such as `world:fresh`; None for files and the Hub."""
-    return readers(NamedData).get(name.partition(":")[0])
-
-
-def records_of(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
-    """Yield line numbers and records of a file, by its ending."""
-    known = formats()
-    ending = ending_of(path)
-    if ending not in known:
-        raise FloatLensError(
-            f"{path} has the ending {ending or 'none'!r}, which is not supported; "
-            f"use one of {', '.join([*known, '.jsonl.gz'])}"
-        )
-    return known[ending].records(path, problems)
-
-
-def ending_of(path: Path) -> str:
-    """Return the extension that determines the format of a file."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+    named = {each: reader for each, reader in READERS.items() if isinstance(reader, NamedData)}
+    return named.get(name.partition(":")[0])
 
 
 @dataclass
@@ -194,7 +146,12 @@ class SampleStream:
     stream: Iterator[Sample]
 
     def __iter__(self) -> Iterator[Sample]:
-        return self.stream
+        empty = True
+        for sample in self.stream:
+            empty = False
+            yield sample
+        if empty:
+            raise FloatLensError(f"{self.name} has no usable line ({self.problems.summary() or 'no record at all'})")
 
 
 def read(
@@ -237,12 +194,10 @@ def read(
             data.samples(part, split, limit, passages=passages, gold_at=gold_at, seed=seed) for part in expand(name)
         )
         return SampleStream(name, problems, (sample for part in parts for sample in part))
-    from floatlens.data.readers.formats import hub
-
     path = _path(name, split)
-    records = records_of(path, problems) if path else hub(name.removeprefix("hf:"), split)
+    records = formats.records_of(path, problems) if path else formats.hub(name.removeprefix("hf:"), split)
     made = samples(records, path.name if path else name, problems, chosen=_layout(layout, columns, reader))
-    return SampleStream(label(name), problems, _not_empty(take(made, limit, seed), name, problems))
+    return SampleStream(label(name), problems, take(made, limit, seed))
 
 
 def expand(name: str) -> list[str]:
@@ -260,7 +215,7 @@ def label(name: str) -> str:
     if named_data(name) or name.startswith("hf:"):
         return name
     file = Path(name).name
-    for ending in (".gz", *formats()):
+    for ending in (".gz", *formats.FORMATS):
         file = file.removesuffix(ending)
     return file or name
 
@@ -269,20 +224,35 @@ def samples(
     records: Iterable[tuple[int, Record]], source: str, problems: Problems, *, chosen: RecordLayout | None = None
 ) -> Iterator[Sample]:
     """Make samples of records. Without a chosen layout, the layout of the first recognised record is used."""
-    layouts, prefix = readers(RecordLayout), label(source)
+    known, prefix = layouts(), label(source)
     seen: dict[str, int] = {}
     for line, record in records:
-        chosen = chosen or next((each for each in layouts.values() if each.matches(record)), None)
+        chosen = chosen or next((each for each in known.values() if each.matches(record)), None)
         try:
-            sample = (chosen or layouts["columns"]).sample(record, f"{prefix}-{line}")
-        except BadRecord as problem:
+            sample = _sample(chosen or known["columns"], record)
+        except ValueError as problem:
             problems.add(source, line, str(problem))
             continue
+        sample = sample if sample.id else replace(sample, id=f"{prefix}-{line}")
         if sample.id in seen:
             problems.add(source, line, f"id {sample.id[:80]!r} was already used on line {seen[sample.id]}")
             continue
         seen[sample.id] = line
         yield sample
+
+
+def _sample(layout: RecordLayout, record: Record) -> Sample:
+    from floatlens.data.layouts import BadRecord
+
+    try:
+        made = layout.sample(record)
+    except BadRecord:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"reader {layout.name} failed ({type(error).__name__}: {error})") from error
+    if not isinstance(made, Sample):
+        raise FloatLensError(f"reader {layout.name} returned {type(made).__name__}; expected a floatlens.Sample")
+    return made
 
 
 def take(items: Iterable[T], limit: int | None, seed: int | None = None) -> Iterator[T]:
@@ -310,28 +280,27 @@ def take(items: Iterable[T], limit: int | None, seed: int | None = None) -> Iter
 def _layout(
     layout: str | None, columns: Mapping[str, str] | None, reader: SampleFunction | None
 ) -> RecordLayout | None:
-    given = [name for name, value in (("layout", layout), ("columns", columns), ("reader", reader)) if value]
     if reader is not None:
-        if len(given) > 1:
-            raise FloatLensError(f"{given[0]} cannot be combined with reader, which defines how records are read")
+        if layout or columns:
+            given = "layout" if layout else "columns"
+            raise FloatLensError(f"{given} cannot be combined with reader, which defines how records are read")
         return layout_of(reader)
     if columns:
-        from floatlens.data.readers.layouts import columns as read_columns
+        from floatlens.data.layouts import from_fields
 
-        return RecordLayout("columns", partial(read_columns, names=columns))
-    if layout is None:
-        return None
-    known = readers(RecordLayout)
-    if layout not in known:
+        names: dict[str, Any] = {role: (name,) for role, name in columns.items()}
+        return RecordLayout("columns", partial(from_fields, **names))
+    known = layouts()
+    if layout is not None and layout not in known:
         raise unknown_name("layout", layout, known)
-    return known[layout]
+    return known[layout] if layout else None
 
 
 def _path(name: str, split: str | None) -> Path | None:
     path = Path(name)
     if path.is_dir():
         wanted = split or "test"
-        files = sorted(p for p in path.iterdir() if p.name.split(".")[0] == wanted and ending_of(p) in formats())
+        files = sorted(file for file in path.glob(f"{wanted}.*") if formats.ending_of(file) in formats.FORMATS)
         if not files:
             raise FloatLensError(f"folder {name} has no file {wanted}.jsonl, .csv or .parquet; pass --split or a file")
         return files[0]
@@ -339,15 +308,6 @@ def _path(name: str, split: str | None) -> Path | None:
         if split is not None:
             raise FloatLensError(f"{name} is a single file and has no split {split!r}; leave out --split")
         return path
-    if ending_of(path) in formats() or name.startswith((".", "/", "~")):
+    if formats.ending_of(path) in formats.FORMATS or name.startswith((".", "/", "~")):
         raise FloatLensError(f"data file {name} does not exist; check the path")
     return None
-
-
-def _not_empty(stream: Iterator[Sample], name: str, problems: Problems) -> Iterator[Sample]:
-    count = 0
-    for sample in stream:
-        count += 1
-        yield sample
-    if not count:
-        raise FloatLensError(f"{name} has no usable line ({problems.summary() or 'no record at all'})")

@@ -24,7 +24,6 @@ from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, StressTest
-from floatlens.files import temporary_folder
 
 ABSENT, PRESENT, REPLACED, COPIED, MISLED, WITHDRAWN = STAGES = (
     "absent",
@@ -78,7 +77,7 @@ class DocumentLife:
         outdated = self.sample.answers if changed else [self.new] if stage == WITHDRAWN else []
         roles = {each.id: CURRENT for each in self.first if stage not in (ABSENT, WITHDRAWN)}
         roles |= {each.id: COPY for each in self.copies} | {self.misleading.id: MISLEADING}
-        hits = [hit.document for hit in index.search(self.sample.question, passages)]
+        hits = [document for document, _ in index.search(self.sample.question, passages)]
         found = [roles.get(hit.id, OTHER) for hit in hits]
         shown = [
             Passage(hit.passage.text, hit.passage.title, role == CURRENT) for hit, role in zip(hits, found, strict=True)
@@ -188,8 +187,7 @@ def collection(samples: Sequence[Sample], corpus: Iterable[Document] = ()) -> In
         raise FloatLensError(
             "the questions have no passages besides their evidence; pass a collection with --corpus FILE"
         )
-    documents = (Document(f"passage {number}", passage) for number, passage in enumerate(kept))
-    return Index.build(temporary_folder("collection"), documents)
+    return Index(Document(f"passage {number}", passage) for number, passage in enumerate(kept))
 
 
 def stream(samples: Sequence[Sample], index: Index, *, passages: int = 5, seed: int = 0) -> dict[str, list[Sample]]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.stress.stress import StressLevel, StressOptions, draw, register_stress, with_gold
-from floatlens.files import temporary_folder
 
 if TYPE_CHECKING:
     from floatlens.data.retrieval import Index
@@ -101,7 +100,7 @@ def _smaller(most: int) -> str:
 
 def _hard(sample: Sample, count: int, index: Index, pool: Sequence[Passage], seed: int) -> list[Passage]:
     """Return the best hits, and random passages if too few share a word with the question."""
-    hits = [hit.document.passage for hit in index.search(sample.question, count + SPARE)]
+    hits = [document.passage for document, _ in index.search(sample.question, count + SPARE)]
     found = [passage for passage in hits if is_distractor(passage, sample)][:count]
     if len(found) < count:
         taken = {passage.line for passage in found}
@@ -112,4 +111,4 @@ def _hard(sample: Sample, count: int, index: Index, pool: Sequence[Passage], see
 def _index(pool: Sequence[Passage]) -> Index:
     from floatlens.data.retrieval import Document, Index
 
-    return Index.build(temporary_folder("distractors"), (Document(str(i), passage) for i, passage in enumerate(pool)))
+    return Index(Document(str(i), passage) for i, passage in enumerate(pool))

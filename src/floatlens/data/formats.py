@@ -12,36 +12,37 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from floatlens.data.read import FileFormat, Problems, register_reader
-from floatlens.data.readers.fields import Record, kind
 from floatlens.errors import FloatLensError
+
+if TYPE_CHECKING:
+    from floatlens.data.read import Problems, Record
 
 MAX_LINE = 32 * 2**20  # bytes; the largest KILT line is below 1 MB
 MAX_BATCH = 256 * 2**20  # bytes of 64 rows of a parquet file
-MAX_SKIPPED = 2**30  # bytes without a line break after which this is not a text file (or a gzip bomb)
 BOMB = 2**21  # unpacked bytes of a gzip file after which its ratio of compression is checked
 RATIO = 500  # gzip can reach 1000; text reaches about 10
-MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 SEPARATORS = (";", "\t", ",", "|")
 
 
-def lines(path: Path, problems: Problems, max_line: int = MAX_LINE) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without the line break) of every line that is UTF-8 and within bounds."""
+def lines(path: Path, problems: Problems) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, text without the line break) of every line that is UTF-8; a line has a maximum length."""
     with _open(path) as file:
         number = unpacked = 0
         try:
-            while raw := file.readline(max_line + 1):
+            while raw := file.readline(MAX_LINE + 1):
                 number += 1
                 unpacked += len(raw)
                 _refuse_bomb(file, unpacked, path)
+                if len(raw) > MAX_LINE:
+                    raise FloatLensError(
+                        f"{path}, line {number} is longer than {MAX_LINE:,} bytes; it is not a text file"
+                    )
+                if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                    raise FloatLensError(f"{path} is UTF-16, expected UTF-8; convert it with iconv -f UTF-16 -t UTF-8")
                 if number == 1:
-                    raw = _strip_byte_order_mark(raw, path)
-                if len(raw) > max_line:
-                    unpacked += _skip_rest(file, raw, path, number)
-                    problems.add(path.name, number, f"is longer than {max_line:,} bytes")
-                    continue
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
                 try:
                     yield number, raw.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
@@ -63,12 +64,6 @@ def _open(path: Path) -> IO[bytes]:
         raise FloatLensError(f"{path} cannot be opened ({error.strerror}); check the path") from None
 
 
-def _strip_byte_order_mark(raw: bytes, path: Path) -> bytes:
-    if name := MARKS.get(raw[:2]):
-        raise FloatLensError(f"{path} is {name}, expected UTF-8; convert it with iconv -f {name} -t UTF-8")
-    return raw.removeprefix(b"\xef\xbb\xbf")
-
-
 def _refuse_bomb(file: IO[bytes], unpacked: int, path: Path) -> None:
     """Raise an error for a gzip file that unpacks to several hundred times its size."""
     if unpacked > BOMB and isinstance(file, gzip.GzipFile):
@@ -77,19 +72,6 @@ def _refuse_bomb(file: IO[bytes], unpacked: int, path: Path) -> None:
             raise FloatLensError(
                 f"{path} unpacks to more than {unpacked // packed} times its size, so it is not a text file; it is not read"
             )
-
-
-def _skip_rest(file: IO[bytes], raw: bytes, path: Path, number: int) -> int:
-    skipped = len(raw)
-    while raw and not raw.endswith(b"\n"):
-        raw = file.readline(2**20)
-        skipped += len(raw)
-        _refuse_bomb(file, skipped, path)
-        if skipped > MAX_SKIPPED:
-            raise FloatLensError(
-                f"{path}, line {number}: no line break in {MAX_SKIPPED:,} bytes; this is not a text file"
-            )
-    return skipped
 
 
 def jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
@@ -108,7 +90,7 @@ def jsonl(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
         elif isinstance(value, dict):
             yield number, value
         else:
-            problems.add(path.name, number, f"is {kind(value)}; expected one JSON object per line")
+            problems.add(path.name, number, f"is a {type(value).__name__}; expected one JSON object per line")
 
 
 def _is_text(value: Any) -> bool:
@@ -215,6 +197,20 @@ def hub(name: str, split: str | None) -> Iterator[tuple[int, Record]]:
     yield from enumerate(stream, 1)
 
 
-register_reader(FileFormat("jsonl", (".jsonl", ".json"), jsonl), priority=3)
-register_reader(FileFormat("csv", (".csv", ".tsv"), delimited), priority=2)
-register_reader(FileFormat("parquet", (".parquet",), parquet), priority=1)
+FORMATS = {".jsonl": jsonl, ".json": jsonl, ".csv": delimited, ".tsv": delimited, ".parquet": parquet}
+
+
+def records_of(path: Path, problems: Problems) -> Iterator[tuple[int, Record]]:
+    """Yield line numbers and records of a file, by its ending."""
+    ending = ending_of(path)
+    if ending not in FORMATS:
+        raise FloatLensError(
+            f"{path} has the ending {ending or 'none'!r}, which is not supported; "
+            f"use one of {', '.join([*FORMATS, '.jsonl.gz'])}"
+        )
+    return FORMATS[ending](path, problems)
+
+
+def ending_of(path: Path) -> str:
+    """Return the extension that determines the format of a file, without `.gz`."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
