@@ -196,7 +196,7 @@ except Exception as error:
     storage.write("lock", b'{"pid": 1, "machine": "elsewhere", "nonce": "of another run"}')
     storage.write("go", b"")
     os.kill(first.pid, signal.SIGCONT)
-    assert "no longer held by this run but by process 1 on elsewhere" in line_of(first)
+    assert "no longer held by this run but by process 1 on another machine" in line_of(first)
     first.wait()
     assert RunFolder.open(location).results() == [] and read_holder(storage)["nonce"] == "of another run"
 

@@ -27,7 +27,7 @@ from floatlens.keywords import EvaluateKeywords
 from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Recording, Run, Sampling, make
 from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, WorkerDied
-from floatlens.store.folder import Owner, RunFolder
+from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
 
 
@@ -121,7 +121,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases that a worker computes together; `experiment` has no samples here, and `owner` is that of the run folder.
+    """Cases that a worker computes together; `experiment` has no samples here.
 
     Cases that are not `missing` have a result already; they are kept so that the composition of the batch stays the same.
     """
@@ -129,7 +129,7 @@ class Batch:
     experiment: Experiment
     cases: list[Case]
     missing: frozenset[Key]
-    owner: Owner | None = None
+    folder: RunFolder | None = None
 
     def split(self) -> list[Batch]:
         """Return the batch in its smallest parts, to find the one that kills its worker: by question, or by case."""
@@ -273,12 +273,11 @@ def _plan(
                 copies.append((record, origin))
     batches = plan_batches(prompts, experiment.batch_size if lens.batched else 1)
     sent = replace(experiment, samples=())
-    owner = journal.folder.owner if journal.folder is not None else None
     for ids in batches:
         for part in experiment.divide([case for id_ in ids for case in cases[id_]], missing, len(batches)):
             wanted = missing & {case.record.key for case in part}
             if wanted:
-                yield Batch(sent, part, wanted, owner)
+                yield Batch(sent, part, wanted, journal.folder)
 
 
 def answer_all(

@@ -16,7 +16,6 @@ import torch
 from floatlens.errors import NotANumber
 from floatlens.lens import Lens, limit_threads
 from floatlens.options import Load
-from floatlens.store.folder import RunFolder
 
 if TYPE_CHECKING:
     from floatlens.evaluation.loop import Batch
@@ -61,8 +60,7 @@ class ModelWorker:
         """Compute a batch; returns its results, and the time in seconds without loading the model."""
         self.lens(batch.experiment.model)
         began = time.perf_counter()
-        folder = RunFolder.of_owner(batch.owner) if batch.owner is not None else None
-        return list(batch.experiment.compute(self, batch, folder)), time.perf_counter() - began
+        return list(batch.experiment.compute(self, batch, batch.folder)), time.perf_counter() - began
 
     def lens(self, model: str) -> Lens:
         """Return the lens of a model; the lens of another model is freed first."""

@@ -55,7 +55,6 @@ FILES = (
 MATCHED = ("command", "asked", "models", "data", "versions")
 TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
 Key = tuple[str, ...]
-Owner = tuple[str, str]  # location of a run, and nonce of the lock under which its owner writes
 
 
 def safe_name(sample_id: str) -> str:
@@ -91,33 +90,24 @@ class Result:
         return json.dumps({"sha256": hash_value(record), "record": record}).encode()
 
     @classmethod
-    def from_bytes(cls, content: bytes, name: str) -> Result:
-        """The result in a file of this name; ValueError if it is invalid or belongs to another name."""
-        found = json.loads(content)
+    def from_bytes(cls, content: bytes, name: str) -> Result | None:
+        """The result in a file of this name; None if it is damaged, not a result, or a copy under another name."""
         try:
+            found = json.loads(content)
             record = found["record"]
-            if hash_value(record) != found["sha256"]:
-                raise ValueError("the checksum does not match")
-            result = cls(tuple(record["key"]), record["value"], record["trees"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a result ({type(error).__name__})") from None
-        if not isinstance(result.value, dict) or not isinstance(result.trees, dict):
-            raise ValueError("not a result (a field is not an object)")
-        if not all(isinstance(part, str) for part in result.key):
-            raise ValueError("not a result (its key is not made of strings)")
-        for tree, digest in result.trees.items():
-            if not TREE.fullmatch(tree) or not isinstance(digest, str):
-                raise ValueError(f"{tree!r} is not the name of a trace")
-        if result.file != name:
-            raise ValueError(f"a copy of {result.file}")
-        return result
+            result = cls(tuple(record["key"]), dict(record["value"]), dict(record["trees"]))
+            valid = hash_value(record) == found["sha256"] and all(isinstance(part, str) for part in result.key)
+            valid &= all(TREE.fullmatch(tree) and isinstance(digest, str) for tree, digest in result.trees.items())
+        except (KeyError, TypeError, ValueError, RecursionError):
+            return None
+        return result if valid and result.file == name else None
 
 
 class RunFolder:
     """One run, on disk or at a URL that fsspec reaches.
 
-    The process that created or resumed it owns it, and alone writes results and manifest. Workers write traces only,
-    in the owner's name.
+    The process that created or resumed it owns it, and alone writes results and manifest. Sent to a worker, it writes
+    traces under the owner's lock.
 
     >>> import tempfile
     >>> run = RunFolder.create(tempfile.mkdtemp() + "/run", {"command": "trace"})
@@ -126,11 +116,13 @@ class RunFolder:
     ('trace', [{'answer': 'Rusk'}])
     """
 
-    def __init__(self, storage: Storage, nonce: str | None = None) -> None:
-        self.storage, self.nonce = storage, nonce  # nonce of the lock, without which nothing is written
+    def __init__(self, location: str | Path, nonce: str | None = None) -> None:
+        self.storage, self.nonce = Storage(location), nonce  # nonce of the lock, without which nothing is written
         self._lock: RunLock | None = None
-        self._started = False  # rather than resumed
-        self._made: list[Path] = []  # folders that did not exist before
+        self._made: list[Path] | None = None  # folders that did not exist before; None if the run did
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RunFolder, (self.location, self.nonce)
 
     def __str__(self) -> str:
         """The path or URL without credentials, for messages."""
@@ -170,19 +162,17 @@ class RunFolder:
         It is an error if a run exists, unless `resume` is set and the settings are the same. A resumed run is repaired
         first: see `recover`.
         """
-        run = cls(Storage(path))
-        root = run.storage.folder
+        run = cls(path)
+        root, made = run.storage.folder, []
         if root is not None:
             check_files(root)
             if root.exists() and not root.is_dir():
                 raise FloatLensError(f"--out {root} is a file, not a folder; choose another --out")
-            if root.exists() and any(root.iterdir()) and not (root / MANIFEST).exists() and not _only_leftovers(root):
+            if root.exists() and not (root / MANIFEST).exists() and not _only_leftovers(root):
                 raise FloatLensError(f"{root} is not empty and is not a run folder; choose a new folder with --out")
-        exists = run.storage.exists(MANIFEST)
-        if exists and not resume:
-            raise FloatLensError(f"{run} is already a run; use --resume to continue it, or another --out")
+        run._check_new(resume)
         if root is not None:
-            run._made = [folder for folder in (root / SAMPLES, root, *root.parents) if not folder.exists()]
+            made = [folder for folder in (root / SAMPLES, root, *root.parents) if not folder.exists()]
             try:
                 (root / SAMPLES).mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -192,24 +182,29 @@ class RunFolder:
         run._lock = RunLock(run.storage)
         run.nonce = run._lock.nonce
         try:
-            if exists or run.storage.exists(MANIFEST):
-                if not resume:  # another process was faster
-                    raise FloatLensError(f"{run} is already a run; use --resume to continue it, or another --out")
-                check_same_settings(str(run), run.manifest, manifest)
-                run.recover()
-            else:
+            if run._check_new(resume):  # another process may have been faster
                 text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str) + "\n"
                 run.storage.write(MANIFEST, text.encode())
-                run._started = True
+                run._made = made
+            else:
+                check_same_settings(str(run), run.manifest, manifest)
+                run.recover()
         except BaseException:
             run.close()
             raise
         return run
 
+    def _check_new(self, resume: bool) -> bool:
+        """Whether there is no run here yet; raise an error if there is one and it is not to be resumed."""
+        exists = self.storage.exists(MANIFEST)
+        if exists and not resume:
+            raise FloatLensError(f"{self} is already a run; use --resume to continue it, or another --out")
+        return not exists
+
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         """Open an existing run to read it; a trace that was saved alone counts as a run of one trace."""
-        run = cls(Storage(path))
+        run = cls(path)
         if run.storage.folder is not None:
             check_files(run.storage.folder)
         if run.is_trace:
@@ -218,17 +213,6 @@ class RunFolder:
             raise FloatLensError(f"{run} is not a run folder: it has no {MANIFEST}; pass a folder made with --out")
         _ = run.manifest  # one that cannot be read is refused now
         return run
-
-    @classmethod
-    def of_owner(cls, owner: Owner) -> RunFolder:
-        """The run as a worker sees it, to save traces."""
-        location, nonce = owner
-        return cls(Storage(location), nonce)
-
-    @property
-    def owner(self) -> Owner | None:
-        """What a worker needs to save traces."""
-        return (self.location, self.nonce) if self.nonce is not None else None
 
     def check_lock(self) -> None:
         """Raise an error if this process does not own the folder, or no longer; called before every write."""
@@ -263,19 +247,16 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or not issubclass(kind, Exception) or not self._is_unused():
-            self.close()
-            return
-        self.storage.remove(MANIFEST)
+        """Release the lock; a run that was started here and failed before its first result leaves nothing behind."""
+        failed = kind is not None and issubclass(kind, Exception)
+        held = failed and self.nonce is not None and read_holder(self.storage).get("nonce") == self.nonce
+        unused = held and self._made is not None and set(self.storage.names()) <= {MANIFEST, LOCK}
+        if unused:
+            self.storage.remove(MANIFEST)
         self.close()
-        for folder in self._made:
+        for folder in (self._made or ()) if unused else ():
             with suppress(OSError):  # somebody else has put a file there
                 folder.rmdir()
-
-    def _is_unused(self) -> bool:
-        """Whether this run was started here and has written nothing but its manifest."""
-        held = self.nonce is not None and read_holder(self.storage).get("nonce") == self.nonce
-        return held and self._started and set(self.storage.names()) <= {MANIFEST, LOCK}
 
     @property
     def is_trace(self) -> bool:
@@ -299,35 +280,25 @@ class RunFolder:
 
     def results(self) -> list[Result]:
         """The finished samples whose files are intact, sorted by key."""
-        found = [result for _, result in self._records() if isinstance(result, Result)]
-        return sorted(found, key=lambda result: result.key)
+        return sorted((result for _, result in self._records() if result is not None), key=lambda result: result.key)
 
-    def _records(self) -> Iterator[tuple[str, Result | str]]:
-        """Each file under `results/` with its result, or with the reason why it is invalid."""
+    def _records(self) -> Iterator[tuple[str, Result | None]]:
+        """Each file under `results/` with its result, or None if it is invalid."""
         for name, content in self.storage.read_many(self.storage.names(RESULTS)):
-            try:
-                yield name, Result.from_bytes(content, name)
-            except (ValueError, RecursionError) as error:
-                yield name, f"{name}: {error}"
+            yield name, Result.from_bytes(content, name)
 
-    def recover(self) -> list[str]:
+    def recover(self) -> None:
         """Repair an interrupted run: remove partial files, and move broken results to `broken/`.
 
-        Returns what was moved, and why. A result with a broken trace is moved with it; both are computed again.
+        A result with a broken trace is moved with it; both are computed again.
         """
         self.storage.remove_partial()
-        moved: list[str] = []
         for name, result in list(self._records()):
-            if isinstance(result, str):
-                moved.append(result)
-                self._move_to_broken(name)
-                continue
-            broken = [tree for tree, digest in result.trees.items() if hash_tree(self.storage, tree) != digest]
-            if broken:
-                moved.append(f"{broken[0]}: the checksum does not match")
-                for each in (name, *(tree for tree in broken if self.storage.exists(tree))):
+            trees = result.trees if result is not None else {}
+            broken = [tree for tree, digest in trees.items() if hash_tree(self.storage, tree) != digest]
+            if result is None or broken:
+                for each in (name, *broken):
                     self._move_to_broken(each)
-        return moved
 
     def _move_to_broken(self, name: str) -> None:
         flat = name.replace("/", "-")
@@ -418,44 +389,16 @@ class RunFolder:
 
 
 def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error that names the differing settings if a run was started with other ones.
-
-    A run may be resumed for fewer of its models, data sets, conditions or questions.
-    """
+    """Raise an error that names the differing settings if a run was started with other ones."""
     old, new = json.loads(json.dumps(before)), json.loads(json.dumps(now, default=str))
-    _narrow(old, new)
     differing: list[str] = []
     for part in MATCHED:
-        one, other = old.get(part), new.get(part)
-        if part in ("models", "data") and isinstance(one, dict) and isinstance(other, dict):
-            both = one.keys() & other.keys()  # which names there are is compared in `asked`
-            one, other = ({name: each[name] for name in both} for each in (one, other))
         if part in old and part in new:
-            differing += differences(one, other, "" if part == "asked" else part)
+            differing += differences(old[part], new[part], "" if part == "asked" else part)
     if differing:
         raise FloatLensError(
             f"{location} was started with other settings ({'; '.join(differing)}); use the same, or another --out"
         )
-
-
-def _narrow(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Take over from `now` what asks for a part of `before`; a stress test draws its passages from all questions."""
-    asked, wanted = before.get("asked"), now.get("asked")
-    if (
-        now.get("command") not in ("trace", "eval", "ablate")
-        or not isinstance(asked, dict)
-        or not isinstance(wanted, dict)
-    ):
-        return
-    for name in ("models", "data", "conditions"):
-        one, other = asked.get(name), wanted.get(name)
-        if isinstance(one, list) and isinstance(other, list) and all(each in one for each in other):
-            asked[name] = other
-            if isinstance(before.get(name), dict) and isinstance(now.get(name), dict):
-                before[name] = {key: each for key, each in before[name].items() if key in now[name]}
-    read, limit = asked.get("read"), (wanted.get("read") or {}).get("limit")
-    if isinstance(read, dict) and isinstance(limit, int) and read.get("seed") is None:  # the first ones
-        read["limit"] = min(read.get("limit") or limit, limit)
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
@@ -475,16 +418,15 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
 
 def _only_leftovers(root: Path) -> bool:
     """Whether a folder contains only what a run creates before its manifest: anything else is somebody else's file."""
-    for path in root.iterdir():
-        if path.name == SAMPLES and path.is_dir():
-            mine = not any(path.iterdir())
-        elif path.name == LOCK:
-            mine = path.is_file() and (path.stat().st_size == 0 or "nonce" in read_holder(Storage(root)))
-        else:
-            mine = UNFINISHED.fullmatch(path.name) is not None
-        if not mine:
-            return False
-    return True
+
+    def is_ours(path: Path) -> bool:
+        if path.name == SAMPLES:
+            return path.is_dir() and not any(path.iterdir())
+        if path.name == LOCK:
+            return path.stat().st_size == 0 or "nonce" in read_holder(Storage(root))
+        return UNFINISHED.fullmatch(path.name) is not None
+
+    return all(map(is_ours, root.iterdir()))
 
 
 def check_files(root: Path) -> None:

@@ -27,7 +27,6 @@ NAME = "lock"
 BEAT = 20.0  # seconds between two renewals
 STALE = 90.0  # seconds without a renewal after which the process counts as dead
 SETTLE = 0.2  # seconds after which a replaced lock is read again: another process may have replaced it too
-_HELD: set[str] = set()  # nonces of the locks of this process
 
 
 class RunLock:
@@ -37,7 +36,6 @@ class RunLock:
         self.storage = storage
         self.pid = os.getpid()
         self.nonce = uuid.uuid4().hex
-        _HELD.add(self.nonce)
         self._take()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew_until_stopped, name="floatlens-lock", daemon=True)
@@ -51,7 +49,6 @@ class RunLock:
             return
         self._stop.set()
         self._thread.join(5)
-        _HELD.discard(self.nonce)
         try:
             if read_holder(self.storage).get("nonce") == self.nonce:
                 self.storage.remove(NAME)
@@ -65,45 +62,21 @@ class RunLock:
             holder = read_holder(self.storage)
             if holder.get("nonce") == self.nonce:  # the response to the first request was lost, and it was sent again
                 return
-            if self._is_alive(holder):
+            if is_alive(holder):
                 raise self._in_use() from None
             self.storage.write(NAME, self._content())
             time.sleep(SETTLE)
         if read_holder(self.storage).get("nonce") != self.nonce:
             raise self._in_use()
 
-    def _is_alive(self, holder: dict[str, Any]) -> bool:
-        """Whether the holder may still write."""
-        if holder and holder.get("machine") == machine_id():
-            if holder.get("pid") == os.getpid():  # this process, or a dead one that had its number
-                return holder.get("nonce") in _HELD
-            began = process_start(holder.get("pid"))
-            return began is not None and holder.get("began", began) == began  # another process may have its number now
-        try:
-            age = self.storage.age(NAME)
-        except FileNotFoundError:
-            return False
-        if age < -STALE:
-            raise FloatLensError(
-                f"{self.storage}/{NAME} was written {-age:.0f} seconds in the future: a clock is or was wrong; "
-                "if no other run writes there, delete that file"
-            )
-        return age < STALE
-
     def _content(self) -> bytes:
-        holder = {
-            "pid": self.pid,
-            "machine": machine_id(),
-            "began": process_start(self.pid),
-            "nonce": self.nonce,
-            "time": time.time(),
-        }
-        return json.dumps(holder).encode()
+        holder = {"pid": self.pid, "machine": machine_id(), "began": process_start(self.pid)}
+        return json.dumps(holder | {"nonce": self.nonce, "time": time.time()}).encode()
 
     def _in_use(self) -> FloatLensError:
         return FloatLensError(
             f"{self.storage} is in use by {_describe(read_holder(self.storage))}; "
-            "wait until that run has ended, or choose another --out"
+            f"wait until that run has ended, or choose another --out (if it is dead, delete the file {NAME})"
         )
 
     def _renew_until_stopped(self) -> None:
@@ -122,6 +95,15 @@ def read_holder(storage: Storage) -> dict[str, Any]:
     except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def is_alive(holder: dict[str, Any]) -> bool:
+    """Whether the holder of a lock may still write."""
+    if holder.get("machine") == machine_id():
+        began = process_start(holder.get("pid"))
+        return began is not None and holder.get("began", began) == began  # another process may have its number now
+    written = holder.get("time")
+    return isinstance(written, int | float) and time.time() - written < STALE
 
 
 def check_nonce(storage: Storage, nonce: str) -> None:

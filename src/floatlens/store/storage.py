@@ -11,10 +11,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import fsspec
 
 from floatlens import untrusted
 from floatlens.errors import FloatLensError
-from floatlens.files import UNFINISHED, create_durably, unfinished_name, write_durably
+from floatlens.files import UNFINISHED, create_durably, write_durably
 
 CONNECTIONS = 16  # requests to a server at a time
 CHUNK = 256  # files whose contents are in memory at the same time
@@ -91,9 +90,8 @@ class Storage:
         path = self._path(name)
         if self.folder is not None:
             write_durably(Path(path), content)
-            return
-        with self._requests():
-            self._in_folder(path, lambda: self.files.pipe_file(path, content))
+        else:
+            self._send(path, content)
 
     def create(self, name: str, content: bytes) -> None:
         """Write a file that must not exist yet; FileExistsError if it does.
@@ -104,21 +102,21 @@ class Storage:
         path = self._path(name)
         if self.folder is not None:
             create_durably(Path(path), content)
-            return
-        with self._requests():
+        else:
             self.files.invalidate_cache()
-            self._in_folder(path, lambda: self.files.pipe_file(path, content, mode="create"))
+            self._send(path, content, mode="create")
 
-    def _in_folder(self, path: str, write: Callable[[], None]) -> None:
+    def _send(self, path: str, content: bytes, **mode: str) -> None:
         """Write to a server; create the parent folder if the server needs it."""
-        try:
-            write()
-        except FileNotFoundError:
-            protocols = self.files.protocol
-            if BUCKETS & ({protocols} if isinstance(protocols, str) else set(protocols)):
-                raise FloatLensError(f"the bucket of {self} does not exist; create it first") from None
-            self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
-            write()
+        with self._requests():
+            try:
+                self.files.pipe_file(path, content, **mode)
+            except FileNotFoundError:
+                protocols = self.files.protocol
+                if BUCKETS & ({protocols} if isinstance(protocols, str) else set(protocols)):
+                    raise FloatLensError(f"the bucket of {self} does not exist; create it first") from None
+                self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self.files.pipe_file(path, content, **mode)
 
     def exists(self, name: str) -> bool:
         with self._requests():
@@ -126,69 +124,49 @@ class Storage:
             return bool(self.files.exists(self._path(name)))
 
     def names(self, under: str = "") -> list[str]:
-        """Names of all files beneath a name, without temporary ones. Links are not followed."""
-        return [name for name in self._list(under) if not any(part.startswith(".") for part in name.split("/"))]
-
-    def _list(self, under: str) -> list[str]:
-        top = self._path(under)
-        with self._requests():
-            paths = list(self._walk(top)) if self.folder is not None else self._find(top)
-        prefix = self.root.lstrip("/") + "/"
-        found = [str(path).lstrip("/").removeprefix(prefix) for path in paths]
+        """Names of all files beneath a name, without hidden ones. Links are not followed."""
+        found = list(self._walk(self._path(under)) if self.folder is not None else self._find(under))
         for name in found:
             self._check(name)
-        return sorted(found)
-
-    def _find(self, top: str) -> list[str]:
-        self.files.invalidate_cache()
-        try:
-            return [path for path in self.files.find(top) if not path.endswith("/")]
-        except FileNotFoundError:
-            return []
+        return sorted(name for name in found if not any(part.startswith(".") for part in name.split("/")))
 
     def _walk(self, top: str) -> Iterator[str]:
+        """Names of the regular files beneath a local path."""
         if os.path.islink(top):
             return
-        if os.path.isfile(top):
-            yield top
-        for folder, folders, files in self.files.walk(top, detail=True):
-            for name in [name for name, info in folders.items() if info["islink"] or name.startswith(".")]:
-                del folders[name]
-            yield from (
-                f"{folder}/{name}"
-                for name, info in files.items()
-                if name and info["type"] == "file" and not info["islink"]
-            )
+        for folder, folders, files in os.walk(top) if os.path.isdir(top) else [(os.path.dirname(top), [], [top])]:
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for path in (os.path.join(folder, name) for name in files):
+                if os.path.isfile(path) and not os.path.islink(path):
+                    yield os.path.relpath(path, self.root).replace(os.sep, "/")
+
+    def _find(self, under: str) -> list[str]:
+        """Names of all objects beneath a name at a URL."""
+        with self._requests():
+            self.files.invalidate_cache()
+            try:
+                paths = [path for path in self.files.find(self._path(under)) if not path.endswith("/")]
+            except FileNotFoundError:
+                return []
+        return [path.lstrip("/").removeprefix(self.root.lstrip("/") + "/") for path in paths]
 
     def move(self, name: str, to: str) -> None:
-        """Move a file or everything beneath a name."""
-        source, target = self._path(name), self._path(to)
-        if self.folder is not None:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.replace(source, target)
-            return
-        inside = self.names(name)  # an object store cannot rename
-        for each in inside:
+        """Move a file or everything beneath a name; an object store cannot rename."""
+        for each in self.names(name):
             self.write(to + each.removeprefix(name), self.read(each))
-        for each in inside:
-            self.remove(each)
+        self.remove(name)
 
     def remove(self, name: str) -> None:
         """Remove a file or everything beneath a name; a link is removed, not its target."""
         path = self._path(name)
-        if self.folder is not None:
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            else:
-                Path(path).unlink(missing_ok=True)
-            return
-        paths = [f"{self.root}/{each}" for each in self._list(name)]
-        with self._requests():
-            if len(paths) == 1:  # for example when a lock is released at exit, where no thread can be started
-                self.files.rm_file(paths[0])
-            elif paths:
-                with ThreadPoolExecutor(CONNECTIONS) as pool:
-                    list(pool.map(self.files.rm_file, paths))
+        if self.folder is None:
+            with self._requests():
+                if paths := [f"{self.root}/{each}" for each in self._find(name)]:
+                    self.files.rm(paths)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            Path(path).unlink(missing_ok=True)
 
     def upload(self, local: Path, name: str) -> None:
         """Copy a local folder to a name, replacing existing files."""
@@ -203,21 +181,6 @@ class Storage:
             target = local / inside.removeprefix(f"{name}/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-
-    def age(self, name: str) -> float:
-        """Seconds since a file was written, by the clock of the storage, since clocks of machines may differ."""
-        mark = unfinished_name()
-        self.write(mark, b"")
-        try:
-            return (self._modified(mark) - self._modified(name)).total_seconds()
-        finally:
-            self.remove(mark)
-
-    def _modified(self, name: str) -> datetime:
-        with self._requests():
-            self.files.invalidate_cache()
-            written: datetime = self.files.modified(self._path(name))
-        return written if written.tzinfo else written.replace(tzinfo=UTC)
 
     def remove_partial(self) -> None:
         """Remove partial files of killed processes; object stores have none."""
