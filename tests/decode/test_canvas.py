@@ -42,7 +42,7 @@ def lens(folders: tuple[Path, Path]) -> fl.Lens:
 
 
 def test_an_ablation_runs_the_passes_of_the_canvas(lens: fl.Lens) -> None:
-    from floatlens.evaluation.replay import replay
+    from floatlens.evaluation.ablate import replay
 
     settings = lens.settings(max_new_tokens=NEW)
     batch = lens._batch(lens._prompts([PROMPT, SHORT]), settings)

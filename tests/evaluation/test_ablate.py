@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -17,10 +16,18 @@ import floatlens as fl
 from floatlens.cli.main import run as command
 from floatlens.data.read import read
 from floatlens.data.sample import Sample
-from floatlens.evaluation.ablate import MEASURES, Ablation, AblationRecord, ablate, effects, well_formed
+from floatlens.evaluation.ablate import (
+    MEASURES,
+    Ablation,
+    AblationRecord,
+    ablate,
+    effects,
+    gold_surprise,
+    replay,
+    well_formed,
+)
 from floatlens.evaluation.conditions import conditions, standard
 from floatlens.evaluation.loop import Batch
-from floatlens.evaluation.replay import gold_surprise, replay
 from floatlens.findings.causes import causes
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Generation
@@ -198,13 +205,8 @@ def test_a_batch_is_taken_apart_by_questions_and_then_by_conditions(
     cases = [case for sample in samples[:2] for case in made.cases(lenses["tiny-arm"], sample)]
     some = frozenset(case.record.key for case in cases if case.record.condition != "none")
 
-    def sizes(workers: int) -> list[int]:
-        parts = dataclasses.replace(made, workers=workers).divide(cases, some, batches=3)
-        return [len({case.record.condition for case in part}) for part in parts]
-
-    assert (
-        sizes(1) == [1] * 4 and sizes(2) == [2, 2] and sizes(99) == [1] * 4
-    )  # the one that has its results is left out
+    parts = made.divide(cases)
+    assert [{case.record.condition for case in part} for part in parts] == [{each.name} for each in chosen]
     batch = Batch(made, cases, some)
     parts = [part for one in batch.split() for part in one.split()]
     assert len(parts) == 2 * (len(chosen) - 1) and all(len(part.split()) == 1 for part in parts)

@@ -14,11 +14,18 @@ from floatlens.data.read import read
 from floatlens.data.sample import Passage, Sample, first_passages, gold_among
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.loop import Experiment, Journal, evaluate, run_experiments
+from floatlens.evaluation.loop import (
+    Experiment,
+    Journal,
+    ModelWorker,
+    error_reason,
+    evaluate,
+    is_out_of_memory,
+    run_experiments,
+)
 from floatlens.evaluation.sources import CLOSED
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import Cell, table1
-from floatlens.evaluation.worker import ModelWorker, error_reason, is_out_of_memory
 from floatlens.options import Sampling
 from floatlens.store.engine import LocalEngine, WorkerDied
 

@@ -10,7 +10,7 @@ import pytest
 
 from floatlens.data.sample import Passage, Sample, contains_words
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.loop import answer_all
+from floatlens.evaluation.loop import ModelWorker, answer_all
 from floatlens.evaluation.stress import curves, noise
 from floatlens.evaluation.stress.stress import (
     STRESSES,
@@ -19,7 +19,6 @@ from floatlens.evaluation.stress.stress import (
     register_stress,
     stress_experiments,
 )
-from floatlens.evaluation.worker import ModelWorker
 from floatlens.options import Data, Sampling
 
 

@@ -18,8 +18,7 @@ from floatlens.data.prompt import Prompt, Region
 from floatlens.data.sample import Passage, Sample
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.ablate import ablate
-from floatlens.evaluation.replay import Baseline, divergence, gold_surprise, replay
+from floatlens.evaluation.ablate import Baseline, ablate, divergence, gold_surprise, replay
 from floatlens.options import Sampling
 from tests.interventions.by_hand import Hand, Seen, by_hand
 from tests.interventions.test_exact import cap, close, mask_positions, scale, sink, zero
@@ -206,4 +205,4 @@ def test_an_ablation_of_a_model_of_blocks(kind: str, options: dict[str, Any], tm
 def test_a_model_without_masks_is_refused(tmp_path: Path) -> None:
     lens = fl.load(str(checkpoints.diffusion_gemma(tmp_path)), dtype="float32")
     with pytest.raises(FloatLensError, match=r"has no masks.*use lens\.intervene"):
-        Baseline.run(lens, [], Sampling(max_new_tokens=8))
+        Baseline(lens, [], Sampling(max_new_tokens=8))

@@ -8,9 +8,8 @@ import floatlens as fl
 from floatlens.data.read import read
 from floatlens.data.sample import Sample
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.loop import Experiment, Journal, run_experiments
+from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
 from floatlens.evaluation.sources import OPEN
-from floatlens.evaluation.worker import ModelWorker
 from floatlens.lens import Lens
 from floatlens.options import Sampling
 

@@ -68,7 +68,7 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.evaluation.ablate import ablate, effects
-    from floatlens.evaluation.worker import ModelWorker
+    from floatlens.evaluation.loop import ModelWorker
     from floatlens.findings.causes import causes
 
     shared.check_device(loading, running.engine)

@@ -57,8 +57,7 @@ def command(
     sources = open_sources(data, reading, conditions)
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.evaluation.loop import Experiment, answer_all
-    from floatlens.evaluation.worker import ModelWorker
+    from floatlens.evaluation.loop import Experiment, ModelWorker, answer_all
 
     shared.check_device(loading, running.engine)
     shared.check_settings(models, loading, sampling)

@@ -112,9 +112,8 @@ def command(
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.ablate import check_interventions
     from floatlens.evaluation.conditions import Condition, conditions
-    from floatlens.evaluation.loop import answer_all
+    from floatlens.evaluation.loop import ModelWorker, answer_all
     from floatlens.evaluation.stress import curves
-    from floatlens.evaluation.worker import ModelWorker
     from floatlens.findings.stress import stress as finding
 
     levels_of = [level.options(sampling, reading)[0] for several in made.values() for level in several]

@@ -91,8 +91,7 @@ def command(
     sources = open_sources(names, reading, ())
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.evaluation.loop import Experiment, Journal, run_experiments
-    from floatlens.evaluation.worker import ModelWorker
+    from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store.folder import RunFolder

@@ -1,36 +1,40 @@
 """Ablations: the same questions with and without interventions, each with its matched random control.
 
-A worker answers a batch without interventions first, and keeps that for the next conditions on the same questions.
+A worker answers a batch without interventions first, and keeps that for the next conditions on the same questions. A
+trajectory is the list of sequences that went into each forward pass. Replaying the trajectory of the run without
+interventions compares distributions at matching steps. Replaying the gold answer, revealed from left to right, gives its
+probability by the chain rule, for causal and masked models alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import torch
 
 from floatlens import stats
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Sample, normalise
+from floatlens.decode.replay import left_to_right
+from floatlens.decode.sampler import Sampler
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN, SEEDS, Condition, conditions, standard
-from floatlens.evaluation.loop import Batch, Case, Experiment, Journal, run_experiments
-from floatlens.evaluation.replay import Baseline
+from floatlens.evaluation.loop import Case, Checksums, Experiment, Journal, ModelWorker, run_experiments
 from floatlens.evaluation.sources import Key
 from floatlens.evaluation.summary import difference, values_and_intervals
-from floatlens.evaluation.worker import SAMPLE_ERRORS, Checksums, ModelWorker, error_reason
-from floatlens.interventions.intervention import Intervention, parse_intervention
-from floatlens.interventions.run import holding
+from floatlens.interventions.intervention import Intervention
+from floatlens.interventions.run import Change, holding, in_force
 from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Run, Sampling
 from floatlens.store.engine import Engine, LocalEngine, ProgressCallback
 from floatlens.store.folder import RunFolder
-
-EACH = 4  # minimum number of batches per worker, so that none is idle for long
 
 
 @dataclass
@@ -58,11 +62,6 @@ class AblationRecord(AnswerRecord):
     NUMBERS: ClassVar[tuple[str, ...]] = (*MEASURES, "dose", "recall", "answer_recall", "x")
     COUNTS: ClassVar[tuple[str, ...]] = ("steps", "control_seed")
 
-    def with_measures(self, answer: Generation, measures: Mapping[str, Any], special: Sequence[int]) -> AblationRecord:
-        """Return the record with an answer, its scores, and the measures of `Baseline.under`."""
-        form: dict[str, Any] = {"ended": float(answer.ended), "well_formed": float(well_formed(answer, special))}
-        return replace(self.with_answer(answer), **measures, **form)
-
 
 def well_formed(answer: Generation, special: Sequence[int] = ()) -> bool:
     """Return whether an answer ended, is not empty, has no special token, and repeats no word three times in a row."""
@@ -73,28 +72,24 @@ def well_formed(answer: Generation, special: Sequence[int] = ()) -> bool:
 
 @dataclass(frozen=True)
 class Ablation(Experiment):
-    """Questions for one model under several conditions. `workers` is the number of processes that share them."""
+    """Questions for one model under several conditions."""
 
     conditions: tuple[Condition, ...] = ()
-    workers: int = 1
 
     @property
     def key(self) -> Key:
         return self.model, self.data
 
-    def keys(self, ids: Sequence[str]) -> list[Key]:
-        return [(*self.key, condition.name, id_) for condition in self.conditions for id_ in ids]
-
     def records(self, lens: Lens, sample: Sample, prompt: Prompt | None, error: str | None) -> list[AblationRecord]:
         names = {"model": self.model, "data": self.data, "kind": lens.family.kind}
-        found = [
+        return [
             AblationRecord.before(
                 sample,
                 prompt,
                 error,
                 **names,
                 condition=condition.name,
-                intervention="" if condition.role == PLAIN else condition.name,
+                intervention=condition.intervention,
                 role=condition.role,
                 group=condition.group,
                 dose=condition.dose,
@@ -103,91 +98,127 @@ class Ablation(Experiment):
             )
             for condition in self.conditions
         ]
-        return [replace(record, recall=None, answer_recall=None) for record in found]
 
-    def divide(self, cases: list[Case], missing: frozenset[Key], batches: int) -> list[list[Case]]:
-        """Divide a batch by its conditions, those without a missing result left out.
+    def divide(self, cases: list[Case]) -> list[list[Case]]:
+        """Divide a batch by its conditions: the result of one does not depend on the others."""
+        return [[case for case in cases if case.record.condition == condition.name] for condition in self.conditions]
 
-        The result of a condition does not depend on the others, so any division gives the same results.
-        """
-        todo = [several for several in _by_condition(cases) if any(case.record.key in missing for case in several)]
-        count = len(todo) if self.workers == 1 else -(-EACH * self.workers // max(1, batches))
-        size = -(-len(todo) // max(1, count)) or 1
-        parts = [todo[start : start + size] for start in range(0, len(todo), size)]
-        return [[case for several in part for case in several] for part in parts]
-
-    def compute(self, worker: ModelWorker, batch: Batch, folder: RunFolder | None) -> Iterator[tuple[Any, Checksums]]:
-        lens, by_condition = worker.lens(self.model), _by_condition(batch.cases)
-        for part, failure in self._baseline(worker, lens, by_condition[0]):
-            for cases in by_condition:
-                records: dict[str, Any] = {case.record.id: case.record for case in cases}
-                if isinstance(part, Baseline):
-                    found = self._under(lens, part, records)
-                else:
-                    found = iter([replace(records[part], error=failure)])
-                yield from ((record, {}) for record in found if record.key in batch.missing)
-
-    def _baseline(self, worker: ModelWorker, lens: Lens, cases: Sequence[Case]) -> list[tuple[Baseline | str, str]]:
+    def decode(self, worker: ModelWorker, cases: list[Case]) -> list[tuple[Generation, dict[str, Any]]]:
         about = (self.key, [(case.record.id, case.prompt and case.prompt.ids) for case in cases], self.sampling)
         if worker.notes.get("baseline of") != about:
             worker.notes.clear()
-            worker.notes["baseline"] = list(run_baseline(lens, cases, self.sampling))
-            worker.notes["baseline of"] = about
-        found: list[tuple[Baseline | str, str]] = worker.notes["baseline"]
+            worker.notes |= {"baseline": Baseline(worker.lens(self.model), cases, self.sampling), "baseline of": about}
+        baseline: Baseline = worker.notes["baseline"]
+        try:
+            return baseline.under(cases[0].record.intervention)
+        except FloatLensError as error:  # the intervention fails on one of these questions, which are then run alone
+            raise RuntimeError(str(error)) from error
+
+    def finish(self, lens: Lens, record: Any, made: Any, folder: RunFolder | None) -> tuple[AblationRecord, Checksums]:
+        answer, measures = made
+        form: dict[str, Any] = {"ended": answer.ended, "well_formed": well_formed(answer, lens.special_ids)}
+        form = {name: float(value) for name, value in form.items()}
+        return replace(record.with_answer(answer), **measures, **form), {}
+
+
+class Baseline:
+    """A batch as it runs without interventions: its answers, its trajectory, and the logits of its answers' tokens."""
+
+    def __init__(self, lens: Lens, cases: Sequence[Case], sampling: Sampling) -> None:
+        if not lens.has_mask and lens.family.kind == "mdm":
+            raise FloatLensError(
+                f"{lens.name} (family {lens.family.name}) has no masks, so a gold answer cannot be revealed step by step; "
+                f"use lens.intervene(...) with lens.generate or lens.trace"
+            )
+        self.lens, self.settings = lens, lens.settings_of((), sampling)
+        self.batch = lens._batch([case.prompt for case in cases if case.prompt is not None], self.settings)
+        self.gold = [gold_ids(lens, case.record.gold, self.settings.max_new_tokens) for case in cases]
+        with holding(lens):
+            self.steps = list(lens.steps(self.batch, self.settings))
+            self.answers = lens.finish(self.batch, self.settings, self.steps)
+            self.logits = self._answer_logits()
+
+    def under(self, intervention: str) -> list[tuple[Generation, dict[str, Any]]]:
+        """Run the batch again under an intervention; without one, return the baseline itself.
+
+        Returns each question's answer, and its agreement, kl and gold_nll (see `AblationRecord`).
+        """
+        lens, answers, logits = self.lens, self.answers, self.logits
+        with lens.intervene(intervention) if intervention else nullcontext():
+            if intervention:
+                answers = lens.finish(self.batch, self.settings, lens.steps(self.batch, self.settings))
+                logits = self._answer_logits()
+            surprise = gold_surprise(lens, self.batch, self.settings, self.gold)
+        found = []
+        for row, answer in enumerate(answers):
+            positions = sorted(position for at, position in self.logits if at == row)
+            plain, other = ([part[row, position] for position in positions] for part in (self.logits, logits))
+            kl = float(divergence(torch.stack(plain), torch.stack(other)).mean()) if positions else None
+            agreement = float(normalise(answer.text) == normalise(self.answers[row].text))
+            found.append((answer, {"agreement": agreement, "kl": kl, "gold_nll": surprise[row]}))
         return found
 
-    def _under(self, lens: Lens, part: Baseline, records: Mapping[str, AblationRecord]) -> Iterator[AblationRecord]:
-        """Yield the records of all questions; a batch that fails is halved until the failing question is found."""
-        intervention = next(iter(records.values())).intervention
-        try:
-            found = part.under([parse_intervention(intervention)] if intervention else [])
-        except (*SAMPLE_ERRORS, FloatLensError) as error:
-            if len(part.cases) == 1:
-                yield replace(records[part.cases[0].record.id], error=error_reason(error))
-                return
-            for half in halves(part.cases):
-                for smaller, failure in run_baseline(lens, half, self.sampling):
-                    if isinstance(smaller, Baseline):
-                        yield from self._under(lens, smaller, records)
-                    else:
-                        yield replace(records[smaller], error=failure)
-            return
-        for case, (answer, measures) in zip(part.cases, found, strict=True):
-            yield records[case.record.id].with_measures(answer, measures, lens.special_ids)
+    def _answer_logits(self) -> dict[tuple[int, int], torch.Tensor]:
+        """Return the logits (V) of the answer's tokens and its end token by row and new position, under the current
+        interventions, each at the step that committed it."""
+        found = {}
+        replayed = replay(self.lens, self.batch, self.settings, [step.tokens_BT for step in self.steps])
+        for step, (first, logits_BNV) in zip(self.steps, replayed, strict=True):
+            for row, column in step.committed_BT.nonzero().tolist():
+                position = column - self.batch.ends[row]
+                if position < len(self.answers[row].ids) + int(self.answers[row].ended):
+                    found[row, position] = logits_BNV[row, column - first].float().clone()
+        return found
 
 
-def _by_condition(cases: Sequence[Case]) -> list[list[Case]]:
-    found: dict[str, list[Case]] = {}
-    for case in cases:
-        found.setdefault(case.record.condition, []).append(case)
-    return list(found.values())
+def gold_ids(lens: Lens, answers: Sequence[str], most: int) -> list[int]:
+    """Return the tokens of the first gold answer, at most `most`."""
+    if not answers or lens.tokenizer is None:
+        return []
+    return [int(i) for i in lens.tokenizer(answers[0], add_special_tokens=False)["input_ids"]][:most]
 
 
-def run_baseline(lens: Lens, cases: Sequence[Case], sampling: Sampling) -> Iterator[tuple[Baseline | str, str]]:
-    """Run a batch without interventions; if it fails, it is halved until the failing question is found.
+def replay(
+    lens: Lens, batch: PromptBatch, settings: Sampler, trajectory: Sequence[torch.Tensor]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Run each sequence under the current interventions; yield the logits (B, N, V) and the column of their first token."""
+    passes, new_tokens = lens.passes(batch, settings), lens._new_positions(batch, settings)
+    change = Change(lens, in_force(lens), batch, new_tokens) if in_force(lens) else None
+    for step, tokens_BT in enumerate(trajectory):
+        with change.acting(step, tokens_BT) if change is not None else nullcontext():
+            logits = passes(tokens_BT)
+        yield logits
 
-    Yields each part that runs, or the id of a question that cannot be answered and the reason. Rows that would wait for
-    each other run alone: conditions are compared step by step.
+
+def divergence(plain_NV: torch.Tensor, changed_NV: torch.Tensor) -> torch.Tensor:
+    """Return KL(plain ‖ changed) of each row of logits, in nats.
+
+    >>> divergence(torch.zeros(1, 2), torch.tensor([[0.0, 0.0]]))
+    tensor([0.])
     """
-    if len(cases) > 1 and (lens.rows_wait or not lens.batched):
-        for case in cases:
-            yield from run_baseline(lens, [case], sampling)
-        return
-    try:
-        with holding(lens):
-            whole = Baseline.run(lens, cases, sampling)
-    except SAMPLE_ERRORS as error:
-        if len(cases) == 1:
-            yield cases[0].record.id, error_reason(error)
-            return
-        for half in halves(cases):
-            yield from run_baseline(lens, half, sampling)
-    else:
-        yield whole, ""
+    p, q = plain_NV.double().log_softmax(-1), changed_NV.double().log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1).clamp_min(0.0).float()
 
 
-def halves(cases: Sequence[Case]) -> tuple[Sequence[Case], Sequence[Case]]:
-    return cases[: len(cases) // 2], cases[len(cases) // 2 :]
+def gold_surprise(
+    lens: Lens, batch: PromptBatch, settings: Sampler, gold: Sequence[Sequence[int]]
+) -> list[float | None]:
+    """Return the mean negative log probability of each gold answer's tokens, in nats; None without an answer.
+
+    The next token of each replayed sequence is one of the answer: revealed up to it, masked after it. An answer shorter than
+    the longest continues with its end token; those steps are not counted.
+    """
+    totals, P = torch.zeros(len(gold), dtype=torch.double), batch.ids_BP.shape[1]
+    longest = max(len(ids) for ids in gold)
+    filler = lens.end_ids[0] if lens.end_ids else lens.pad_id
+    whole_BN = torch.tensor([[*ids, *[filler] * (longest - len(ids))] for ids in gold], device=batch.ids_BP.device)
+    trajectory = left_to_right(lens.passes(batch, settings), whole_BN) if longest else []
+    for count, (first, logits_BNV) in enumerate(replay(lens, batch, settings, trajectory)):
+        logp_BV = logits_BNV[:, P + count - first].double().log_softmax(-1)
+        for row, ids in enumerate(gold):
+            if count < len(ids):
+                totals[row] -= logp_BV[row, ids[count]].cpu()
+    return [float(total) / len(ids) if ids else None for total, ids in zip(totals, gold, strict=True)]
 
 
 def ablate(
@@ -230,10 +261,10 @@ def ablate(
                 worker.hold(name, model)
             lens = worker.planning_lens(name, engine.in_process)
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
+            size = 1 if lens.rows_wait else run.batch_size  # conditions are compared step by step
             for data, questions in named.items():
-                how: dict[str, Any] = {"sampling": sampling, "reading": reading, "batch_size": run.batch_size}
-                how |= {"conditions": tuple(chosen), "workers": 1 if engine.in_process else engine.workers}
-                yield Ablation(name, data, "ablation", questions, **how, count=len(questions) * len(chosen))
+                how: dict[str, Any] = {"count": len(questions) * len(chosen), "conditions": tuple(chosen)}
+                yield Ablation(name, data, "ablation", questions, sampling, reading, size, **how)
 
     journal = Journal(folder, kind=AblationRecord)
     records, _ = run_experiments(experiments(), worker, journal, engine=engine, watch=watch)

@@ -38,8 +38,13 @@ class Condition:
         return cls(NONE, PLAIN)
 
     @property
+    def intervention(self) -> str:
+        """The text of the active intervention, empty without one."""
+        return "" if self.role == PLAIN else self.name
+
+    @property
     def interventions(self) -> list[Intervention]:
-        return [] if self.role == PLAIN else [parse_intervention(self.name)]
+        return [parse_intervention(self.name)] if self.intervention else []
 
 
 def standard(layers: int) -> list[str]:

@@ -2,33 +2,42 @@
 
 `floatlens eval`, `trace`, `stress`, `ablate`, the study and `fl.evaluate` differ in their experiments: which cases a sample
 makes, and how a batch of cases is computed. Runs are durable: results that the run folder has are not computed again, each
-one that a worker returns is written, and the engine replaces workers that die.
+one that a worker returns is written, and the engine replaces workers that die. A batch that runs out of memory is halved,
+and a sample that fails is isolated, so that the others get their results.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Unpack
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import pandas as pd
+import torch
 
 from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Sample
 from floatlens.data.template import parse
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, NotANumber
 from floatlens.evaluation.answers import AnswerRecord, answers_table
-from floatlens.evaluation.sources import CLOSED, OPEN, WINDOW, Key, build_prompt, plan_batches, windows
-from floatlens.evaluation.worker import Checksums, ModelWorker, error_reason
+from floatlens.evaluation.sources import CLOSED, OPEN, WINDOW, Key, build_prompt, plan_batches
 from floatlens.keywords import EvaluateKeywords
-from floatlens.lens import Generation, Lens
-from floatlens.options import Data, Recording, Run, Sampling, make
+from floatlens.lens import Generation, Lens, limit_threads
+from floatlens.options import Data, Load, Recording, Run, Sampling, make
 from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, WorkerDied
 from floatlens.store.folder import RunFolder
-from floatlens.trace.trace import Trace
+
+T = TypeVar("T")
+R = TypeVar("R")
+Checksums = Mapping[str, str]  # of traces, by their names in the run folder
+# Errors of a single sample. Other FloatLensErrors are about settings and OSErrors about the disk: these stop the run.
+SAMPLE_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, NotANumber)
 
 
 class Case(NamedTuple):
@@ -69,10 +78,6 @@ class Experiment:
         """The start of the keys of its results."""
         return tuple(part for part in (self.model, self.data, self.condition) if part)
 
-    def keys(self, ids: Sequence[str]) -> list[Key]:
-        """Return the keys of the results of these questions, in the order of the table."""
-        return [(*self.key, id_) for id_ in ids]
-
     def cases(self, lens: Lens, sample: Sample | Prompt) -> list[Case]:
         """Return the cases that a sample makes. `lens` needs no weights."""
         prompt, error = None, None
@@ -89,34 +94,38 @@ class Experiment:
         names = {"model": self.model, "data": self.data, "condition": self.condition, "kind": lens.family.kind}
         return [AnswerRecord.before(sample, prompt, error, **names, **self.labels)]
 
-    def divide(self, cases: list[Case], missing: frozenset[Key], batches: int) -> list[list[Case]]:
-        """Return the parts of a batch, one of `batches`, that may be computed by different workers."""
+    def divide(self, cases: list[Case]) -> list[list[Case]]:
+        """Return the parts of a batch that may be computed by different workers."""
         return [cases]
 
-    def compute(self, worker: ModelWorker, batch: Batch, folder: RunFolder | None) -> Iterator[tuple[Any, Checksums]]:
+    def compute(self, worker: ModelWorker, batch: Batch) -> Iterator[tuple[Any, Checksums]]:
         """Yield each missing result of a batch, and the checksums of the traces that were saved for it."""
-        lens = worker.lens(self.model)
-        made: list[Any] = worker.retry(lambda cases: self._decode(lens, cases), batch.cases)
+        made: list[Any] = worker.retry(lambda cases: self.decode(worker, cases), batch.cases)
         for (record, _), result in zip(batch.cases, made, strict=True):
             if record.key not in batch.missing:
                 continue
             if isinstance(result, BaseException):
                 yield replace(record, error=error_reason(result)), {}
-            elif self.recording is None:
-                yield record.with_answer(result), {}
             else:
-                how = self.recording
-                save = folder.save_trace if folder is not None else lambda *_: {}
-                answered = record.with_answer(Generation.from_trace(lens, result))
-                yield answered, save(record.name, result, how.trace_dtype, how.detail)
+                yield self.finish(worker.lens(self.model), record, result, batch.folder)
 
-    def _decode(self, lens: Lens, cases: Sequence[Case]) -> Sequence[Generation | Trace]:
-        prompts = [case.prompt for case in cases if case.prompt is not None]
+    def decode(self, worker: ModelWorker, cases: list[Case]) -> Sequence[Any]:
+        """Run the prompts of some cases together, and return what each makes."""
+        lens, prompts = worker.lens(self.model), [case.prompt for case in cases if case.prompt is not None]
         with lens.intervene(*self.interventions) if self.interventions else nullcontext():
             if self.recording is None:
                 return lens.generate(prompts, stop_when_answered=True, **vars(self.sampling))
             ids = [case.record.trace_id for case in cases]
             return lens.traces(prompts, sample_ids=ids, **vars(self.recording), **vars(self.sampling))
+
+    def finish(
+        self, lens: Lens, record: AnswerRecord, made: Any, folder: RunFolder | None
+    ) -> tuple[AnswerRecord, Checksums]:
+        """Return the record with what `decode` made, and the checksum of its trace, which is saved."""
+        if self.recording is None:
+            return record.with_answer(made), {}
+        answered, how = record.with_answer(Generation.from_trace(lens, made)), self.recording
+        return answered, {} if folder is None else folder.save_trace(record.name, made, how.trace_dtype, how.detail)
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,93 @@ class Batch:
         return [replace(case.record, error=error) for case in self.cases if case.record.key in self.missing]
 
 
+class ModelWorker:
+    """Computes batches in its process: keeps one model at a time, saves traces, and returns the results.
+
+    `load` is how models are loaded, or a function that returns the lens of a model's name; it is used once per model, in
+    the process that needs the lens.
+
+    >>> def run(batch):
+    ...     if len(batch) > 2:
+    ...         raise MemoryError
+    ...     return [10 // n for n in batch]
+    >>> ModelWorker().retry(run, [5, 1, 2])
+    [2, 10, 5]
+    """
+
+    def __init__(self, load: Load | Callable[[str], Lens] = Load()) -> None:
+        self.load = load
+        self.held: tuple[str, Lens] | None = None
+        self.largest: int | None = None  # number of samples that fit the memory, once it ran out
+        self.notes: dict[str, Any] = {}  # results that a batch keeps for the next one with the same model
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ModelWorker, (self.load,)  # a model stays in its process
+
+    def __call__(self, batch: Batch) -> tuple[list[tuple[Any, Checksums]], float]:
+        """Compute a batch; returns its results, and the time in seconds without loading the model."""
+        self.lens(batch.experiment.model)
+        began = time.perf_counter()
+        return list(batch.experiment.compute(self, batch)), time.perf_counter() - began
+
+    def lens(self, model: str) -> Lens:
+        """Return the lens of a model; the lens of another model is freed first."""
+        if self.held is None or self.held[0] != model:
+            self.held, self.notes = None, {}
+            gc.collect()
+            if isinstance(self.load, Load):
+                lens = limit_threads(Lens.find(model, self.load))
+                _ = lens.model  # loads the weights
+            else:
+                lens = self.load(model)
+            self.hold(model, lens)
+        assert self.held is not None
+        return self.held[1]
+
+    def hold(self, model: str, lens: Lens) -> None:
+        """Use a lens that is already loaded."""
+        self.held, self.notes, self.largest = (model, lens), {}, None
+
+    def planning_lens(self, model: str, inside: bool) -> Lens:
+        """Return a lens to plan with: the model's own if it is used in this process, otherwise one without weights."""
+        if inside or not isinstance(self.load, Load):
+            return self.lens(model)
+        return Lens.find(model, self.load)
+
+    def retry(self, run: Callable[[list[T]], Sequence[R]], items: Sequence[T]) -> list[R | BaseException]:
+        """Call a function with a batch, and return the result of each item, or the error that it raises when run alone.
+
+        When memory runs out, the batch is halved, and later ones have at most that size.
+        """
+        left: list[T] = list(items)
+        done: list[R | BaseException] = []
+        while left:
+            batch = left[: self.largest or len(left)]
+            try:
+                done += run(batch)
+            except SAMPLE_ERRORS as error:
+                if is_out_of_memory(error) and len(batch) > 1:
+                    self.largest = len(batch) // 2
+                    if torch.cuda.is_available():
+                        torch.cuda.empty_cache()
+                    continue
+                done += [error] if len(batch) == 1 else [self.retry(run, [item])[0] for item in batch]
+            left = left[len(batch) :]
+        return done
+
+
+def error_reason(error: BaseException) -> str:
+    """An error in one line, for a row."""
+    text = "out of memory with a batch of one" if is_out_of_memory(error) else str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a smaller batch may help."""
+    texts = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error).lower() for text in texts)
+
+
 class Journal:
     """The results of a run by key, read from the run folder if there is one, and written to it.
 
@@ -152,21 +248,16 @@ class Journal:
     """
 
     def __init__(
-        self,
-        folder: RunFolder | None = None,
-        *,
-        kind: type[AnswerRecord] = AnswerRecord,
-        share_prompts: bool = False,
+        self, folder: RunFolder | None = None, *, kind: type[AnswerRecord] = AnswerRecord, share_prompts: bool = False
     ) -> None:
         self.folder, self.share_prompts = folder, share_prompts
         self.found: dict[Key, Any] = {}
         self.first: dict[tuple[object, ...], tuple[Key, Experiment]] = {}  # the question that has each prompt first
-        if folder is None:
-            return
-        results = folder.results()
-        folder.forget(result for result in results if result.value.get("error"))
-        kept = [result for result in results if not result.value.get("error")]
-        self.found = {result.key: kind.from_result(result.key, result.value) for result in kept}
+        if folder is not None:
+            results = folder.results()
+            folder.forget(result for result in results if result.value.get("error"))
+            kept = [result for result in results if not result.value.get("error")]
+            self.found = {result.key: kind.from_result(result.key, result.value) for result in kept}
 
     def add(self, record: AnswerRecord, checksums: Checksums | None = None) -> None:
         """Write a result. `checksums` are those of its traces."""
@@ -209,8 +300,8 @@ def run_experiments(
     watch: called with the name and the number of results of each; returns a function that is called per result.
     """
     journal, engine = journal or Journal(), engine or LocalEngine()
-    planned: list[tuple[Experiment, list[str]]] = []
-    advance: dict[Key, Callable[[], None]] = {}
+    keys: list[Key] = []  # of all results
+    advance: dict[Key, Callable[[], None]] = {}  # by experiment
     copies: list[tuple[AnswerRecord, Key]] = []  # results of a prompt that another question has, and that one's key
     seconds: defaultdict[Key, float] = defaultdict(float)  # of work, by experiment; all workers share it
     computed: Counter[Key] = Counter()
@@ -218,13 +309,12 @@ def run_experiments(
 
     def batches() -> Iterator[Batch]:
         for experiment in experiments:
-            ids: list[str] = []
-            planned.append((experiment, ids))
             advance[experiment.key] = watch(", ".join(experiment.key), experiment.count) if watch else lambda: None
             lens = worker.planning_lens(experiment.model, engine.in_process)
-            for window in windows(experiment.samples, experiment.batch_size * WINDOW):
+            samples = iter(experiment.samples)
+            while window := list(islice(samples, experiment.batch_size * WINDOW)):
                 cases = {each[0].record.id: each for each in (experiment.cases(lens, sample) for sample in window)}
-                ids += cases
+                keys.extend(case.record.key for several in cases.values() for case in several)
                 yield from _plan(experiment, lens, cases, journal, copies, advance[experiment.key])
 
     for batch, made in engine.run(worker, batches()):
@@ -241,9 +331,8 @@ def run_experiments(
     for record, origin in copies:
         journal.add(record.with_answer_of(journal.found[origin]))
         advance[record.key[:-1]]()
-    records = [journal.found[key] for experiment, ids in planned for key in experiment.keys(ids)]
-    keys = [experiment.key for experiment, _ in planned]
-    return records, {key: round(computed[key] / seconds[key], 2) if seconds[key] else None for key in keys}
+    rates = {key: round(computed[key] / seconds[key], 2) if seconds[key] else None for key in advance}
+    return [journal.found[key] for key in keys], rates
 
 
 def _plan(
@@ -263,20 +352,19 @@ def _plan(
         elif record.key in missing:
             continue
         advance()
-    prompts = {id_: several[0].prompt for id_, several in cases.items() if several[0].prompt is not None}
-    for id_, prompt in list(prompts.items()):
-        record = cases[id_][0].record
+    prompts = {}
+    for id_, [(record, prompt), *_] in cases.items():
+        if prompt is None:
+            continue
         origin = journal.origin(record.key, prompt, experiment)
-        if origin is not None:
-            del prompts[id_]
-            if record.key in missing:
-                copies.append((record, origin))
-    batches = plan_batches(prompts, experiment.batch_size if lens.batched else 1)
+        if origin is None:
+            prompts[id_] = prompt
+        elif record.key in missing:
+            copies.append((record, origin))
     sent = replace(experiment, samples=())
-    for ids in batches:
-        for part in experiment.divide([case for id_ in ids for case in cases[id_]], missing, len(batches)):
-            wanted = missing & {case.record.key for case in part}
-            if wanted:
+    for ids in plan_batches(prompts, experiment.batch_size if lens.batched else 1):
+        for part in experiment.divide([case for id_ in ids for case in cases[id_]]):
+            if wanted := missing & {case.record.key for case in part}:
                 yield Batch(sent, part, wanted, journal.folder)
 
 

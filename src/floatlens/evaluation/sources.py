@@ -216,15 +216,3 @@ def plan_batches(prompts: Mapping[T, Prompt], size: int) -> list[list[T]]:
         key = (script and (len(script.ids), script.steps), tail and (len(tail), tail.count(tail[0])))
         groups.setdefault(key, []).append(item)
     return [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
-
-
-def windows(samples: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the samples in lists of `size`; they are planned together."""
-    window: list[T] = []
-    for sample in samples:
-        window.append(sample)
-        if len(window) == size:
-            yield window
-            window = []
-    if window:
-        yield window

@@ -9,9 +9,8 @@ from itertools import islice
 from typing import Any
 
 from floatlens.evaluation.conditions import conditions
-from floatlens.evaluation.loop import Experiment, run_experiments
+from floatlens.evaluation.loop import Experiment, ModelWorker, run_experiments
 from floatlens.evaluation.sources import WITHOUT_PASSAGES
-from floatlens.evaluation.worker import ModelWorker
 from floatlens.findings.finding import FINDINGS
 from floatlens.findings.sink import CONTROLS, WINDOWED, WORDS
 from floatlens.findings.window import LENGTH, read_text, reason_against

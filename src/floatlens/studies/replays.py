@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from floatlens.data.prompt import Prompt
 from floatlens.data.template import parse
 from floatlens.decode.replay import can_replay
-from floatlens.evaluation.loop import Experiment, Journal, run_experiments
+from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
 from floatlens.evaluation.sources import SHORT
-from floatlens.evaluation.worker import ModelWorker
 from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED
 from floatlens.findings.finding import condition_of
 from floatlens.models.checkpoint import find

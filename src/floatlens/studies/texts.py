@@ -17,8 +17,16 @@ from floatlens.data.prompt import Prompt
 from floatlens.data.read import label, read
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.loop import Batch, Case, Experiment, Journal, run_experiments
-from floatlens.evaluation.worker import Checksums, ModelWorker, error_reason
+from floatlens.evaluation.loop import (
+    Batch,
+    Case,
+    Checksums,
+    Experiment,
+    Journal,
+    ModelWorker,
+    error_reason,
+    run_experiments,
+)
 from floatlens.findings.sink import (
     AS_IS,
     BACK,
@@ -69,7 +77,7 @@ class Reading(Experiment):
         record = TextRecord(id_, "", [], **about, numbers={"inserted": text.inserted})
         return [Case(record, Prompt.from_ids(text.ids))]
 
-    def compute(self, worker: ModelWorker, batch: Batch, folder: RunFolder | None) -> Iterator[tuple[Any, Checksums]]:
+    def compute(self, worker: ModelWorker, batch: Batch) -> Iterator[tuple[Any, Checksums]]:
         lens = worker.lens(self.model)
         cases: list[Any] = [case for case in batch.cases if case.record.key in batch.missing]
 
