@@ -54,13 +54,13 @@ def inputs_of(scores_QT: torch.Tensor) -> Inputs:
 
 def weights(inputs: Inputs) -> np.ndarray[Any, Any]:
     """Return attention weights (Q, T), with a last column for a sink if there is one."""
-    made = inputs.query[0, 0] @ inputs.key[0, 0].T
+    made = inputs.q_BHQD[0, 0] @ inputs.k_BKTD[0, 0].T
     if inputs.softcap is not None:
         made = inputs.softcap * torch.tanh(made / inputs.softcap)
     if inputs.mask is not None:
         made = made + inputs.mask[0, 0]
-    if inputs.sinks is not None:
-        made = torch.cat([made, inputs.sinks.expand(T, 1)], -1)
+    if inputs.sinks_H is not None:
+        made = torch.cat([made, inputs.sinks_H.expand(T, 1)], -1)
     return made.softmax(-1).numpy()
 
 

@@ -59,7 +59,8 @@ def exact_call(
     real = torch.arange(T)[None] >= start[:, None]
     region = torch.where(real, region, -1)
     layout = PositionLayout(real, region, [NAMES] * B, region == 2, torch.zeros(B, T, dtype=torch.bool))
-    return Call((0,), q, k, k, layout, T, scaling, T - Q, Q == T, dense(causal, Q, T, start)[:, None])
+    position = {"layers": (0,), "layout": layout, "length": T, "first_query": T - Q, "starts_over": Q == T}
+    return Call(q, k, k, scaling=scaling, mask=dense(causal, Q, T, start)[:, None], causal=False, **position)
 
 
 def sums_of(call: Call, causal: bool, start: torch.Tensor, lse: torch.Tensor | None = None) -> Any:

@@ -164,7 +164,7 @@ def test_any_tile_size_gives_the_definition(s: dict[str, Any]) -> None:
         for layer in range(s["layers"]):
             q, k, v = (torch.randn(rows, h, length, 4, generator=generator) for h in (s["heads"], s["kv_heads"], 1))
             for session in (stream, exact):
-                session.see(layer, Inputs(q, k, v, 0.5, seen, False, sinks=sinks))
+                session.see(layer, Inputs(q, k, v, 0.5, seen, False, sinks_H=sinks))
         for name in names:
             for layer in range(s["layers"]):
                 found, wanted = stream.results[name][layer], exact.results[name][layer]

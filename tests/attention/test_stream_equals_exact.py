@@ -96,7 +96,7 @@ def see(
         q = tensors["q"][layer, :, :, length - queries : length]
         k = tensors["k"][layer, :, :, :length]
         sinks = tensors["sinks"] if s["sinks"] else None
-        inputs = Inputs(q, k, tensors["v"][layer, :, :, :length], 0.4, mask, by_flag, s["softcap"], sinks=sinks)
+        inputs = Inputs(q, k, tensors["v"][layer, :, :, :length], 0.4, mask, by_flag, s["softcap"], sinks_H=sinks)
         output = session.see(layer, inputs, compute=compute)
         outputs.append((output, seen))
     return outputs

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import torch
 
@@ -21,25 +21,53 @@ SELF, ENCODER, CROSS = "self", "encoder", "cross"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of one attention call: query (B, H, Q, D), key and value (B, K, T, D).
+    """The inputs of one attention call, as the model passes them.
 
-    `mask` is None, boolean (True = may see) or additive and broadcasts to (B, H, Q, T); `causal` means that none was passed
-    because the kernel applies the causal one itself; `sinks` (H,) are learned scores without a position. `own_rows`
-    returns the weights of queries start..end of a layer that does not take a softmax of q·k. Layers of different `kind`
-    may have different masks.
+    mask       None, boolean (True = may see) or additive; broadcasts to (B of one layer, H, Q, T)
+    causal     no mask was passed because the kernel applies the causal one itself
+    softcap    scores become softcap · tanh(scores / softcap)
+    sinks_H    learned scores that take part in the softmax without a position
+    own_rows   the weights of queries start..end, of a layer that does not take a softmax of q·k
+    lse_BHQ    log of the sum of exp(score) over the keys, if the GPU's kernel returned it
+    kind       layers of different kind may have different masks
     """
 
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
+    q_BHQD: torch.Tensor
+    k_BKTD: torch.Tensor
+    v_BKTD: torch.Tensor
     scaling: float | None
     mask: torch.Tensor | None
     causal: bool
     softcap: float | None = None
     bias: torch.Tensor | None = None
-    sinks: torch.Tensor | None = None
+    sinks_H: torch.Tensor | None = None
     own_rows: Callable[[int, int], torch.Tensor] | None = None
+    lse_BHQ: torch.Tensor | None = None
     kind: Hashable = None
+
+    B = property(lambda self: self.q_BHQD.shape[0])
+    H = property(lambda self: self.q_BHQD.shape[1])
+    K = property(lambda self: self.k_BKTD.shape[1])
+    Q = property(lambda self: self.q_BHQD.shape[2])
+    T = property(lambda self: self.k_BKTD.shape[2])
+    device = property(lambda self: self.q_BHQD.device)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the weights are a softmax of scaled and masked scores, and of nothing else."""
+        return self.softcap is None and self.bias is None and self.sinks_H is None and self.own_rows is None
+
+    def first_rows(self, rows: int) -> Self:
+        """The same call for the first rows of the batch."""
+        q, k, v = self.q_BHQD[:rows], self.k_BKTD[:rows], self.v_BKTD[:rows]
+        extras = (self.mask, self.bias, self.lse_BHQ)
+        mask, bias, lse = (x if x is None or x.shape[0] == 1 else x[:rows] for x in extras)
+        return replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, mask=mask, bias=bias, lse_BHQ=lse)
+
+    def first_keys(self, keys: int) -> Self:
+        """The same call without the keys after the first `keys`, which none of its queries sees."""
+        mask, bias = (None if x is None else x[..., :keys] for x in (self.mask, self.bias))
+        return replace(self, k_BKTD=self.k_BKTD[:, :, :keys], v_BKTD=self.v_BKTD[:, :, :keys], mask=mask, bias=bias)
 
 
 @dataclass(frozen=True)
@@ -60,6 +88,8 @@ class PositionLayout:
     gold_BN: torch.Tensor
     writes_BN: torch.Tensor
     mask_id: int | None = None
+    _of_layers: dict[int, PositionLayout] = field(default_factory=dict, repr=False)
+    _of_heads: dict[Hashable, torch.Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
     def without_regions(
@@ -87,8 +117,6 @@ class PositionLayout:
 
     def of_layers(self, count: int) -> PositionLayout:
         """The layout of the rows of several layers, one after another."""
-        if count == 1:
-            return self
         if count not in self._of_layers:
             real = None if self.real_BN is None else self.real_BN.repeat(count, 1)
             region, gold, writes = (x.repeat(count, 1) for x in (self.region_BN, self.gold_BN, self.writes_BN))
@@ -97,8 +125,11 @@ class PositionLayout:
         return self._of_layers[count]
 
     @cached_property
-    def _of_layers(self) -> dict[int, PositionLayout]:
-        return {}
+    def member_BRN(self) -> torch.Tensor:
+        """1.0 where a position belongs to a region."""
+        count = max(len(names) for names in self.region_names)
+        index = torch.arange(count, device=self.region_BN.device)
+        return (self.region_BN[:, None, :] == index[None, :, None]).float()
 
     def member_BHRQ(self, queries: slice, heads: int) -> torch.Tensor:
         """`member_BRN` at some positions, repeated for each head; the same for all layers of a step."""
@@ -109,10 +140,6 @@ class PositionLayout:
         return self._of_heads[key]
 
     @cached_property
-    def _of_heads(self) -> dict[tuple[int, int, int], torch.Tensor]:
-        return {}
-
-    @cached_property
     def asks_BR(self) -> torch.Tensor:
         """1.0 for the region `query` of each row."""
         asks = torch.zeros(self.member_BRN.shape[:2], device=self.region_BN.device)
@@ -121,49 +148,27 @@ class PositionLayout:
                 asks[row, names.index("query")] = 1.0
         return asks
 
-    @cached_property
-    def member_BRN(self) -> torch.Tensor:
-        """1.0 where a position belongs to a region."""
-        count = max(len(names) for names in self.region_names)
-        index = torch.arange(count, device=self.region_BN.device)
-        return (self.region_BN[:, None, :] == index[None, :, None]).float()
 
-
-@dataclass(frozen=True)
-class Call:
+@dataclass(frozen=True, kw_only=True)
+class Call(Inputs):
     """The inputs of one attention call, and the positions that they belong to.
 
     layers     the layers that the rows belong to, one after another; usually one
-    mask       None, or boolean (True = may see), or additive; broadcasts to (B of one layer, H, Q, T)
-    causal     no mask was passed because the kernel applies the causal one itself
-    softcap    scores become softcap · tanh(scores / softcap)
-    sinks_H    a learned score that takes part in the softmax without being a position
-    own_rows   the weights of queries start..end, of a layer that does not take a softmax of q·k
-    lse_BHQ    log of the sum of exp(score) over the keys, if the GPU's kernel returned it
-    norm_BKT   norms of the keys, where they are known already
+    length     number of positions so far
     first_query  position of query 0
     starts_over  True: statistics start from zero, as at every step of a bidirectional model; False: the rows are added to
                those of earlier calls, as in a causal model with a cache
+    norm_BKT   norms of the keys, where they are known already
     tokens_BT  the tokens of one layer's rows, if the pass provides them
     memory     state that statistics keep from one step to the next; the same for all calls of a run
     """
 
+    scaling: float
     layers: tuple[int, ...]
-    q_BHQD: torch.Tensor
-    k_BKTD: torch.Tensor
-    v_BKTD: torch.Tensor
     layout: PositionLayout
     length: int
-    scaling: float
     first_query: int
     starts_over: bool
-    mask: torch.Tensor | None = None
-    causal: bool = False
-    softcap: float | None = None
-    bias: torch.Tensor | None = None
-    sinks_H: torch.Tensor | None = None
-    own_rows: Callable[[int, int], torch.Tensor] | None = None
-    lse_BHQ: torch.Tensor | None = None
     norm_BKT: torch.Tensor | None = None
     tokens_BT: torch.Tensor | None = None
     memory: dict[Hashable, Any] = field(default_factory=dict)
@@ -174,28 +179,7 @@ class Call:
         return self.layers[0]
 
     @property
-    def B(self) -> int:
-        return self.q_BHQD.shape[0]
-
-    @property
-    def H(self) -> int:
-        return self.q_BHQD.shape[1]
-
-    @property
-    def K(self) -> int:
-        return self.k_BKTD.shape[1]
-
-    @property
-    def Q(self) -> int:
-        return self.q_BHQD.shape[2]
-
-    @property
-    def T(self) -> int:
-        return self.k_BKTD.shape[2]
-
-    @property
     def query_positions(self) -> slice:
-        """Positions of the queries."""
         return slice(self.first_query, self.first_query + self.Q)
 
     @property
@@ -219,7 +203,7 @@ class Call:
     def queries_B(self) -> torch.Tensor:
         """Number of real queries per row."""
         if self.real_BQ is None:
-            return torch.full((self.B,), float(self.Q), device=self.q_BHQD.device)
+            return torch.full((self.B,), float(self.Q), device=self.device)
         return self.real_BQ.sum(1).float()
 
     @cached_property
@@ -233,6 +217,11 @@ class Call:
         return self.q_BHQD.float()
 
     @cached_property
+    def k(self) -> torch.Tensor:
+        """Keys in float32 (B, K, T, D)."""
+        return self.k_BKTD.float()
+
+    @cached_property
     def q_norm(self) -> torch.Tensor:
         """Norms of the queries (B, H, Q, 1)."""
         return self.q.norm(dim=-1, keepdim=True)
@@ -241,11 +230,6 @@ class Call:
     def k_norm(self) -> torch.Tensor:
         """Norms of the keys (B, K, T, 1)."""
         return self.k.norm(dim=-1, keepdim=True) if self.norm_BKT is None else self.norm_BKT[..., None]
-
-    @cached_property
-    def k(self) -> torch.Tensor:
-        """Keys in float32 (B, K, T, D)."""
-        return self.k_BKTD.float()
 
     def of_rows(self, positions: range, starts_over: bool) -> Call:
         """The same call with the queries at these positions only."""
@@ -258,38 +242,22 @@ class Call:
         mask = self.mask
         if self.causal:  # the kernel's own causal mask ends where all queries end
             mask = ~self.future(0, self.Q)[None, None]
-        if mask is not None and mask.shape[-2] > 1:
-            mask = mask[..., start:end, :]
         return replace(
             self,
             q_BHQD=self.q_BHQD[:, :, start:end],
-            mask=mask,
+            mask=None if mask is None else query_rows(mask, start, end),
             causal=False,
-            bias=None if self.bias is None else self.bias[..., start:end, :],
+            bias=None if self.bias is None else query_rows(self.bias, start, end),
             lse_BHQ=None if self.lse_BHQ is None else self.lse_BHQ[:, :, start:end],
             first_query=positions.start,
             starts_over=starts_over,
         )
 
-    def until(self, stop: int) -> Call:
-        """The same call without the keys from position `stop` on, which none of its queries sees."""
-        if stop == self.length:
-            return self
-        keys = stop - self.first_key
-        return replace(
-            self,
-            k_BKTD=self.k_BKTD[:, :, :keys],
-            v_BKTD=self.v_BKTD[:, :, :keys],
-            mask=None if self.mask is None else self.mask[..., :keys],
-            bias=None if self.bias is None else self.bias[..., :keys],
-            length=stop,
-        )
-
-    def without_vectors(self) -> Call:
-        """The same call without queries, keys and values, which become NaN: what was computed of them is kept."""
-        bare = replace(self, **unknown(self, self.B), lse_BHQ=None)
-        bare.computed.update((name, value) for name, value in self.computed.items() if name != "rows")
-        return bare
+    def without_vectors(self, rows: int) -> Call:
+        """The same call for so many rows, without queries, keys and values: they become NaN, and take no memory."""
+        nan = torch.full((), torch.nan, device=self.device)
+        q, k, v = (nan.expand(rows, *x.shape[1:]) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
+        return replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None)
 
     @cached_property
     def computed(self) -> dict[str, torch.Tensor]:
@@ -311,11 +279,6 @@ class Call:
     def spread_BH(self) -> torch.Tensor:
         """Entropy of the weights' rows in nats, summed over the queries."""
         return self.computed["spread"]
-
-    @property
-    def has_sums(self) -> bool:
-        """Whether `pooled_BHRT` and `spread_BH` are available."""
-        return "pooled" in self.computed
 
     @property
     def writing_queries(self) -> tuple[int, int]:
@@ -355,8 +318,7 @@ class Call:
 
     def future(self, start: int, end: int) -> torch.Tensor:
         """True where a key comes after the query (end-start, T)."""
-        device = self.q_BHQD.device
-        return torch.arange(self.T, device=device)[None, :] > torch.arange(start, end, device=device)[:, None]
+        return torch.arange(self.T, device=self.device)[None] > torch.arange(start, end, device=self.device)[:, None]
 
     def may_see(self, start: int, end: int) -> torch.Tensor | None:
         """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None if all may."""
@@ -367,25 +329,9 @@ class Call:
         return seen
 
     @property
-    def mask_heads(self) -> int:
-        """Number of heads of the mask: 1 if all heads see the same keys."""
-        return 1 if self.mask is None else self.mask.shape[1]
-
-    @property
     def same_for_all_queries(self) -> bool:
         """True when every query may see the same keys: no mask, or one that is only padding."""
         return not self.causal and (self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0)
-
-
-def unknown(call: Call, rows: int) -> dict[str, Any]:
-    """Queries, keys and values of NaN for so many rows, in the shapes of a call's; they take no memory."""
-    vectors = {"q_BHQD": call.q_BHQD, "k_BKTD": call.k_BKTD, "v_BKTD": call.v_BKTD}
-    return {name: _nan(x.device).expand(rows, *x.shape[1:]) for name, x in vectors.items()}
-
-
-@cache
-def _nan(device: torch.device) -> torch.Tensor:
-    return torch.full((), torch.nan, device=device)
 
 
 def visible(mask: torch.Tensor) -> torch.Tensor:

@@ -56,7 +56,7 @@ class ExactMatrices:
         """1.0 for queries that were computed and are not padding, over all positions so far (B, 1, Q, 1)."""
         real = call.layout.real_BN
         rows = torch.ones(call.B, call.length) if real is None else real[:, : call.length].float()
-        return (rows.to(call.q_BHQD.device) * self.seen_Q)[:, None, :, None]
+        return (rows.to(call.device) * self.seen_Q)[:, None, :, None]
 
     def column_mean(self, matrix_BHQT: torch.Tensor, call: Call) -> torch.Tensor:
         """Mean of a matrix over the queries that may see each key (B, H, T)."""

@@ -31,7 +31,7 @@ ADDED_PRODUCTS = {torch.baddbmm, torch.Tensor.baddbmm}
 FAR = 1000.0  # a score this far below the highest of its row is masked: its weight is 0 in any dtype
 
 # (inputs, base, part, finish) -> output (R, Q, H, D); the callee chooses layer and part
-Compute = Callable[[Inputs, Callable[[], Any], str | None, Callable[[Inputs], Inputs] | None], Any]
+Compute = Callable[[Inputs, Callable[[], Any], str | None, Callable[[Inputs], Inputs]], Any]
 
 
 class Product(NamedTuple):
@@ -114,8 +114,8 @@ class FunctionMode(TorchFunctionMode):
             return output.view(*shape, *output.shape[-2:]).transpose(1, 2), None
 
         inputs = sdpa_inputs(*args, **kwargs)
-        shape = inputs.query.shape[:2]
-        output = self.compute(inputs, base, self.part, None)[0].transpose(1, 2)
+        shape = inputs.q_BHQD.shape[:2]
+        output = self.compute(inputs, base, self.part, lambda used: used)[0].transpose(1, 2)
         return output if args[0].ndim == 4 else output.flatten(0, 1)
 
     def _einsum(self, equation: Any, *given: Any) -> torch.Tensor:
@@ -158,10 +158,10 @@ class FunctionMode(TorchFunctionMode):
 
         def finish(used: Inputs) -> Inputs:
             """The inputs with the model's own queries and keys, and the scores passed to the softmax as a bias."""
-            changed = used.query.float() * (1.0 if used.scaling is None else used.scaling)
+            changed = used.q_BHQD.float() * (1.0 if used.scaling is None else used.scaling)
             if used.softcap is not None:
                 changed = used.softcap * torch.tanh(changed / used.softcap)
-            return replace(used, query=q, key=k, scaling=0.0, softcap=None, bias=changed)
+            return replace(used, q_BHQD=q, k_BKTD=k, scaling=0.0, softcap=None, bias=changed)
 
         # Any scores equal their product with the identity matrix, so a change can treat them like queries and keys.
         scored = scores if visible is None else scores.masked_fill(hidden, 0.0)
@@ -237,7 +237,7 @@ def is_of_sequence(inputs: Inputs) -> bool:
     if forward is None:
         return True
     T = forward.tokens_BT.shape[1]
-    return inputs.query.shape[2] == T - forward.start and inputs.key.shape[2] >= T
+    return inputs.q_BHQD.shape[2] == T - forward.start and inputs.k_BKTD.shape[2] >= T
 
 
 def meets(softmax: SoftmaxCall, left: torch.Tensor, right: torch.Tensor) -> bool:

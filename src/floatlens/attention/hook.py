@@ -10,8 +10,8 @@ attention interface is observed through the torch functions that it calls (`func
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,20 +49,20 @@ AttentionChange = Callable[[int, Inputs, Callable[[], Any]], tuple[Any, Inputs]]
 class Active:
     """The sessions and changes that are active while a model runs.
 
-    session   observes the self-attention of the sequence that is being written
     base      the model's original implementation
+    session   observes the self-attention of the sequence that is being written
     others    sessions that observe other parts of the model, by part name: an encoder, cross-attention
     parts     the part that a module belongs to, by the module's id; SELF if it is not listed
     """
 
-    session: Session | None
     base: str
+    model: Any
+    session: Session | None = None
     change: AttentionChange | None = None
     others: Mapping[str, Session] = field(default_factory=dict)
     parts: Mapping[int, str] = field(default_factory=dict)
     calls: int = 0
     forward: ForwardPass | None = None
-    model: Any = None
     mode: FunctionMode | None = None
 
     def number(self, module: torch.nn.Module | None) -> int:
@@ -101,9 +101,9 @@ def attention(
 ) -> Any:
     """Compute attention as the model would, or as a change does, then pass the inputs to the session."""
     active = _current()
-    base = active.base
+    base, change, session = active.base, active.change, active.session
     caught: list[torch.Tensor] = []
-    listens = active.session is not None and active.session.implementation == "kernel" and query.shape[2] > 1
+    listens = change is None and session is not None and session.implementation == "kernel" and query.shape[2] > 1
 
     def unchanged() -> Any:
         with Logsumexp(caught) if listens else nullcontext():
@@ -111,10 +111,9 @@ def attention(
 
     inputs = inputs_of(module, base, query, key, value, attention_mask, kwargs)
     # Only SDPA can be replaced: other implementations, dropout and tensor parallel processes are not known here.
-    fuses = base == "sdpa" and active.change is None and not kwargs.get("dropout")
-    fuses = fuses and not (torch.distributed.is_available() and torch.distributed.is_initialized())
-    part = active.parts.get(id(module))
-    return compute(active, inputs, unchanged, part, module=module, caught=caught, fuses=fuses)
+    split = torch.distributed.is_available() and torch.distributed.is_initialized()
+    fuses = base == "sdpa" and change is None and not kwargs.get("dropout") and not split
+    return compute(active, inputs, unchanged, active.parts.get(id(module)), module=module, caught=caught, fuses=fuses)
 
 
 def compute(
@@ -122,10 +121,10 @@ def compute(
     inputs: Inputs,
     unchanged: Callable[[], Any],
     part: str | None,
-    finish: Callable[[Inputs], Inputs] | None = None,
+    finish: Callable[[Inputs], Inputs] = lambda inputs: inputs,
     *,
     module: torch.nn.Module | None = None,
-    caught: list[torch.Tensor] | None = None,
+    caught: Sequence[torch.Tensor] = (),
     fuses: bool = False,
 ) -> Any:
     """The output of a call, computed by `unchanged` or by a change; the session receives the inputs that were used.
@@ -138,21 +137,21 @@ def compute(
         if session is not None:
             session.calls += 1
             own = layer_number(module)
-            session.see(session.calls - 1 if own is None else own, inputs if finish is None else finish(inputs))
+            session.see(session.calls - 1 if own is None else own, finish(inputs))
         return output
     session, layer = active.session, active.number(module)
-    if fuses and session is not None and session.computes(layer, inputs) and not session.repeats(layer, inputs.query):
+    if fuses and session is not None and session.computes(layer, inputs) and not session.repeats(layer, inputs.q_BHQD):
         return session.see(layer, inputs, compute=True), None
     if active.change is None:
         output, used = unchanged(), inputs
     else:
         output, used = active.change(layer, inputs, unchanged)
         used = replace(used, kind=layer)  # a change may give each layer a different mask at any step
-    if session is not None and not session.repeats(layer, inputs.query):
-        seen = used if finish is None else finish(used)
-        seen = gather_heads(seen, module) if module is not None else seen
-        told = caught is not None and len(caught) == 1 and caught[0].shape == inputs.query.shape[:3]
-        session.see(layer, seen, lse=caught[0] if caught and told and active.change is None and seen is used else None)
+    if session is not None and not session.repeats(layer, inputs.q_BHQD):
+        seen = gather_heads(finish(used), module)
+        if len(caught) == 1 and caught[0].shape == seen.q_BHQD.shape[:3]:
+            seen = replace(seen, lse_BHQ=caught[0])
+        session.see(layer, seen)
     return output
 
 
@@ -170,31 +169,28 @@ def inputs_of(
         raise FloatLensError(
             f"attention implementation {base!r} cannot be observed; load with attn_implementation='sdpa'"
         )
-    causal = kwargs.get("is_causal")
-    causal = getattr(module, "is_causal", True) if causal is None else causal
+    causal, Q = kwargs.get("is_causal"), query.shape[2]
+    causal = bool(getattr(module, "is_causal", True) if causal is None else causal) and Q > 1
     if mask is not None and mask.ndim == 2:  # flash attention: padding of the keys; causality and window are flags
         mask = mask[:, None, None, :].bool()
-        causal = bool(causal) and query.shape[2] > 1
     else:
-        causal = bool(causal) and query.shape[2] > 1 and mask is None and base != "eager"
-    if base.startswith("flash") and kwargs.get("sliding_window"):
-        mask, causal = (
-            sliding_window_mask(mask, query.shape[2], key.shape[2], int(kwargs["sliding_window"]), query.device),
-            False,
-        )
-    if causal and key.shape[2] > query.shape[2]:  # an empty static cache: later keys are not written yet
-        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
-    options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks": kwargs.get("s_aux")}
-    return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options, kind=kwargs.get("sliding_window"))
+        causal = causal and mask is None and base != "eager"
+    window = kwargs.get("sliding_window")
+    if window and base.startswith("flash"):
+        mask, causal = sliding_window_mask(mask, Q, key.shape[2], int(window), query.device), False
+    if causal and key.shape[2] > Q:  # an empty static cache: later keys are not written yet
+        key, value = key[:, :, :Q], value[:, :, :Q]
+    options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks_H": kwargs.get("s_aux")}
+    return Inputs(query, key, value, kwargs.get("scaling"), mask, causal, **options, kind=window)
 
 
-def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
+def gather_heads(inputs: Inputs, module: torch.nn.Module | None) -> Inputs:
     """The inputs with all heads, gathered in order from the processes of a tensor parallel plan."""
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
-    if heads in (None, inputs.query.shape[1]) or not torch.distributed.is_initialized():
+    if heads in (None, inputs.H) or not torch.distributed.is_initialized():
         return inputs
     count = torch.distributed.get_world_size()
-    if inputs.query.shape[1] * count != heads or inputs.bias is not None:
+    if inputs.H * count != heads or inputs.bias is not None:
         raise FloatLensError(f"{type(module).__name__} cannot be observed while it is split over {count} processes")
 
     def gathered(part: torch.Tensor, dim: int) -> torch.Tensor:
@@ -202,9 +198,9 @@ def gather_heads(inputs: Inputs, module: torch.nn.Module) -> Inputs:
         torch.distributed.all_gather(parts, part.contiguous())
         return torch.cat(parts, dim)
 
-    query, key, value = (gathered(part, 1) for part in (inputs.query, inputs.key, inputs.value))
-    sinks = gathered(inputs.sinks, 0) if inputs.sinks is not None else None
-    return replace(inputs, query=query, key=key, value=value, sinks=sinks)
+    q, k, v = (gathered(part, 1) for part in (inputs.q_BHQD, inputs.k_BKTD, inputs.v_BKTD))
+    sinks_H = gathered(inputs.sinks_H, 0) if inputs.sinks_H is not None else None
+    return replace(inputs, q_BHQD=q, k_BKTD=k, v_BKTD=v, sinks_H=sinks_H)
 
 
 class Logsumexp(TorchDispatchMode):
@@ -287,25 +283,14 @@ def observing(
 
     `others` observe further parts of the model, which `parts` names by the ids of modules.
     """
-
-    def make(outer: Active | None, base: str) -> Active:
-        return Active(session, base, outer.change if outer else None, others or {}, parts or {})
-
-    with _installed(model, make), mixers_observed(model, session), hidden_observed(model, session):
+    watched = _installed(model, session=session, others=others or {}, parts=parts or {})
+    with watched, mixers_observed(model, session), hidden_observed(model, session):
         yield session
 
 
-@contextmanager
-def changing(model: Any, change: AttentionChange) -> Iterator[None]:
+def changing(model: Any, change: AttentionChange) -> AbstractContextManager[None]:
     """Let `change` compute every attention call of a model; the model is restored when the block ends."""
-
-    def make(outer: Active | None, base: str) -> Active:
-        if outer is None:
-            return Active(None, base, change)
-        return Active(outer.session, base, change, outer.others, outer.parts)
-
-    with _installed(model, make):
-        yield
+    return _installed(model, change=change)
 
 
 @contextmanager
@@ -321,43 +306,37 @@ def shared() -> Iterator[None]:
 
 
 @contextmanager
-def _installed(model: Any, make: Callable[[Active | None, str], Active]) -> Iterator[None]:
-    """Make a model call the registered functions; `make` receives the sessions and changes that are already active."""
-    configs = configs_of(model)
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    names = {name for name in before.values() if name}
-    if not names or not passes_interface(model):
-        with _function_mode(model, make):
-            yield
-        return
-    if len(names) > 1:
+def _installed(model: Any, **fields: Any) -> Iterator[None]:
+    """Make a model call the registered functions; `fields` replace those of the sessions and changes that are active."""
+    configs = {id(config): config for config in configs_of(model).values() if config._attn_implementation}
+    names = {config._attn_implementation for config in configs.values()}
+    outer, by_name = _active.get(), bool(names) and passes_interface(model)
+    if by_name and len(names) > 1:
         raise FloatLensError(
             f"the parts of {type(model).__name__} use several attention implementations: {sorted(names)}"
         )
-    name = names.pop()
-    outer = _active.get() if name == NAME else None
-    active = make(outer, outer.base if outer else name)
-    active.model = model
+    base = names.pop() if by_name else "function"
+    if outer is None or (base != NAME if by_name else outer.model is not model):
+        outer = Active(base, model)
+    active = replace(outer, model=model, calls=0, forward=None, **fields)
     token = _active.set(active)
     try:
-        for key, config in configs.items():
-            if before[key]:
-                config._attn_implementation_internal = NAME
-        yield
+        with ExitStack() as stack:
+            if by_name:
+                for config in configs.values():
+                    stack.callback(setattr, config, "_attn_implementation_internal", config._attn_implementation)
+                    config._attn_implementation_internal = NAME
+            elif active.mode is None and not any(is_mixer(module) for module in model.modules()):
+                # The products inside a mixer are not attention.
+                stack.enter_context(_function_mode(active))
+            yield
     finally:
-        for key, config in configs.items():
-            config._attn_implementation_internal = before[key]
         _active.reset(token)
 
 
 @contextmanager
-def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> Iterator[None]:
+def _function_mode(active: Active) -> Iterator[None]:
     """Observe a model that does not use the attention interface through the torch functions that it calls."""
-    outer = _active.get()
-    outer = outer if outer is not None and outer.model is model else None
-    active = make(outer, "function")
-    active.model = model
-    token = _active.set(active)
 
     def compute_now(inputs: Inputs, base: Callable[[], Any], part: str | None, finish: Any) -> Any:
         now = _active.get()
@@ -370,22 +349,12 @@ def _function_mode(model: Any, make: Callable[[Active | None, str], Active]) -> 
         return compute(now, inputs, base, part, finish)
 
     now_in: list[str] = []
-    try:
-        if any(is_mixer(module) for module in model.modules()):  # the products inside a mixer are not attention
-            yield
-            return
-        if outer is not None and outer.mode is not None:
-            active.mode = outer.mode
-            yield
-            return
-        active.mode = FunctionMode(compute_now)
-        with ExitStack() as stack, active.mode:
-            for module in model.modules():
-                if id(module) in active.parts:
-                    stack.enter_context(_names(module, active.parts[id(module)], now_in))
-            yield
-    finally:
-        _active.reset(token)
+    active.mode = FunctionMode(compute_now)
+    with ExitStack() as stack, active.mode:
+        for module in active.model.modules():
+            if id(module) in active.parts:
+                stack.enter_context(_names(module, active.parts[id(module)], now_in))
+        yield
 
 
 @contextmanager

@@ -57,9 +57,7 @@ def take(call: Call, only_sums: bool) -> bool:
             f"implementation 'kernel' needs Triton and an NVIDIA GPU of compute capability 8.0 or later, but the model "
             f"is on {q.device}; use 'stream'"
         )
-    if not only_sums or call.Q < FEW or call.own_rows is not None:
-        return False
-    if call.softcap is not None or call.bias is not None or call.sinks_H is not None:
+    if not only_sums or call.Q < FEW or not call.is_plain:
         return False
     if q.dtype != k.dtype or q.dtype not in TYPES or q.shape[-1] > LARGEST_HEAD or regions > MOST_REGIONS:
         return False
@@ -76,7 +74,7 @@ def take(call: Call, only_sums: bool) -> bool:
 
 def plain_mask(call: Call) -> tuple[bool, torch.Tensor] | None:
     """Whether a call is causal, and the first real key of each row (B,); None for any other mask."""
-    offset, Q, T, device = call.query_keys.start, call.Q, call.T, call.q_BHQD.device
+    offset, Q, T, device = call.query_keys.start, call.Q, call.T, call.device
     start_B = torch.zeros(call.B, dtype=torch.int32, device=device)
     if call.layout.real_BN is not None:
         start_B = (~call.layout.real_BN[:, call.first_key : call.length]).sum(1).int()

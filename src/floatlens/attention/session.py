@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
 
-from floatlens.attention.call import Call, Inputs, PositionLayout, unknown, visible
+from floatlens.attention.call import Call, Inputs, PositionLayout, visible
 from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.hidden import Hidden, HiddenStatistic
 from floatlens.attention.kernel import take
@@ -29,50 +28,33 @@ from floatlens.errors import FloatLensError
 Implementation = Literal["fused", "stream", "exact", "kernel"]
 IMPLEMENTATIONS = get_args(Implementation)
 Results = dict[str, dict[int, torch.Tensor]]  # by name and layer: (B, *dims of the statistic)
-Key = tuple[int, bool]  # layer, final rows (True) or active rows (False)
 ROOM = 1 << 26  # largest size in bytes of what waits in a group for the statistics of further layers
 
 
-@dataclass(frozen=True)
-class LayerPlan:
-    """The statistics that are taken at a layer.
+class Layer:
+    """What is taken at a layer, of the rows of a step or of the final rows.
 
-    together    those that need no more of a call than its `quantities`, which wait for other layers
-    alone       those that see the whole call, at once
-    quantities  all that the former need of a call besides its sums
-    pooled      whether any reads the sums over the weights
-    tiled       whether any sees the weights themselves
+    together    statistics that need no more of a call than its sums and their `quantities`; they wait for other layers
+    alone       statistics that see the whole call, at once
     """
 
-    together: dict[str, type[Statistic]]
-    alone: dict[str, type[Statistic]]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the statistics."""
-        return [*self.together, *self.alone]
-
-    @cached_property
-    def quantities(self) -> list[Callable[[Call], torch.Tensor]]:
-        return [*dict.fromkeys(one for kind in self.together.values() for one in kind.quantities or ())]
-
-    @cached_property
-    def pooled(self) -> bool:
-        return any(kind.pooled for kind in (*self.together.values(), *self.alone.values()))
-
-    @cached_property
-    def tiled(self) -> bool:
-        return any(kind.tiled for kind in self.alone.values())
+    def __init__(self, kinds: dict[str, type[Statistic]]) -> None:
+        self.names = list(kinds)
+        self.together = {name: kind for name, kind in kinds.items() if kind.quantities is not None}
+        self.alone = {name: kind() for name, kind in kinds.items() if kind.quantities is None}
+        self.quantities = dict.fromkeys(one for kind in self.together.values() for one in kind.quantities or ())
+        self.pooled = any(kind.pooled for kind in kinds.values())  # some read the sums over the weights
+        self.tiled = [statistic for statistic in self.alone.values() if statistic.tiled]
+        self.group: Group | None = None
+        self.matrices = ExactMatrices()
 
 
 class Group:
     """Layers whose calls are measured as one, with the rows of all of them, and the statistics that are taken of it."""
 
-    def __init__(self, statistics: dict[str, type[Statistic]]) -> None:
-        self.observers = {name: kind() for name, kind in statistics.items()}
-        self.layers: list[int] = []
-        self.size = 0
-        self.closed = False  # True: no further layer joins
+    def __init__(self, kinds: dict[str, type[Statistic]]) -> None:
+        self.statistics = {name: kind() for name, kind in kinds.items()}
+        self.size = 0  # bytes of the calls that formed the group
         self.waiting: list[Call] = []
         self.norm_BKT = torch.zeros(0, 0, 0)  # norms of the keys of a growing cache: old keys never change
 
@@ -80,15 +62,15 @@ class Group:
         """Merge the waiting calls into one, and empty the group."""
         calls, self.waiting = self.waiting, []
         first = calls[0]
+        layers = tuple(call.layer for call in calls)
         if len({None if call.mask is None else call.mask.data_ptr() for call in calls}) > 1:
-            raise RuntimeError(f"layers {self.layers} had the same mask when the sequence began, but differ now")
-        vectors: dict[str, Any] = unknown(first, sum(call.B for call in calls))
+            raise RuntimeError(f"layers {layers} had the same mask when the sequence began, but differ now")
+        joined = first.without_vectors(sum(call.B for call in calls))
+        joined = replace(joined, layers=layers, layout=first.layout.of_layers(len(calls)))
         if waits_whole(first):
-            vectors["q_BHQD"] = torch.cat([call.q_BHQD for call in calls])
-            vectors["v_BKTD"] = torch.cat([call.v_BKTD[:, :, call.query_keys] for call in calls])
-            vectors["norm_BKT"] = self._append_norms(calls)
-        layers = tuple(layer for call in calls for layer in call.layers)
-        joined = replace(first, layers=layers, layout=first.layout.of_layers(len(calls)), **vectors)
+            q_BHQD = torch.cat([call.q_BHQD for call in calls])
+            v_BKTD = torch.cat([call.v_BKTD[:, :, call.query_keys] for call in calls])
+            joined = replace(joined, q_BHQD=q_BHQD, v_BKTD=v_BKTD, norm_BKT=self._append_norms(calls))
         for name in set.intersection(*(set(call.computed) for call in calls)):
             joined.computed[name] = torch.cat([call.computed[name] for call in calls])
         return joined
@@ -109,14 +91,10 @@ def waits_whole(call: Call) -> bool:
 
 
 class Session:
-    """Collects the statistics of the chosen layers over consecutive forward passes.
-
-    After a pass `results[name][layer]` is (B, *dims).
+    """Collects the statistics of the chosen layers over consecutive forward passes: `results[name][layer]` (B, *dims).
 
     Parameters
     ----------
-    statistics
-        Names of statistics.
     layout
         Metadata of the batch's positions: padding, regions, gold evidence. None: no padding and no regions.
     layers, matrix_layers
@@ -149,15 +127,14 @@ class Session:
         cross_attention: bool = False,
     ) -> None:
         self.statistics = {name: STATISTICS[name] for name in statistics}
+        self.hidden = [name for name, kind in self.statistics.items() if issubclass(kind, HiddenStatistic)]
         self.layout = layout
         self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
-        self.implementation, self.tile, self.rows, self.cross_attention = implementation, tile, rows, cross_attention
-        self.matrices: dict[Key, ExactMatrices] = {}
+        self.implementation, self.tile, self.rows, self.room = implementation, tile, rows, room
+        self.cross_attention = cross_attention
         self.length: dict[int, int] = {}
-        self.groups: dict[Key, Group] = {}
-        self.alone: dict[Key, dict[str, Statistic]] = {}
-        self.plans: dict[Key, LayerPlan] = {}
-        self.open: dict[Hashable, Group] = {}
+        self.plans: dict[tuple[int, bool], Layer] = {}
+        self.open: dict[Hashable, Group] = {}  # the groups that layers of this pass may join, by what they must share
         self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
         self.forward: ForwardPass | None = None
         self.passing: ForwardPass | None = None
@@ -168,18 +145,15 @@ class Session:
         self.observed: set[int] = set()  # layers whose attention was called
         self.bidirectional: bool | None = None  # whether queries may see later positions; None until that is known
         self.used_implementations: set[str] = set()  # "fused" and "kernel" leave some calls to "stream"
-        self.room = room
         self.space = Workspace()
-        self._results: Results = {name: {} for name in self.statistics}
         self.calls = 0
         self.memory: dict[Hashable, Any] = {}  # state that statistics keep from one step to the next
+        self._results: Results = {name: {} for name in self.statistics}
 
     def begin(self) -> None:
         """Forget the results of the last step; results over final rows are kept until more rows are final."""
         self._finish()
-        self._results = {
-            name: self._results[name] if statistic.final else {} for name, statistic in self.statistics.items()
-        }
+        self._results = {name: self._results[name] if kind.final else {} for name, kind in self.statistics.items()}
         self.calls = 0
 
     @property
@@ -195,28 +169,27 @@ class Session:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """Take the statistics of all waiting calls and close their groups."""
-        for group in self.open.values():
-            group.closed = True
-            if group.waiting:
-                self._measure(group)
+        """Take the statistics of everything that waits for other layers."""
+        for plan in self.plans.values():
+            if plan.group is not None and plan.group.waiting:
+                self._measure(plan.group)
         self.open.clear()
-        self._measure_states()
+        for name, layers in self.states.items():
+            statistic = self.statistics[name]()
+            assert isinstance(statistic, HiddenStatistic)
+            self._results[name].update(zip(layers, statistic.of_layers(list(layers.values())), strict=True))
+        self.states.clear()
 
-    def plan(self, layer: int, final: bool = False) -> LayerPlan:
+    def plan(self, layer: int, final: bool = False) -> Layer:
         """What to take at a layer: the statistics of the step, or those over final rows."""
         if (layer, final) not in self.plans:
             without = {*self.hidden, *(NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ())}
-            chosen = {
-                name: kind
-                for name, kind in self.statistics.items()
-                if name not in without
-                and kind.final == final
-                and ((layers := self.matrix_layers if name in MATRICES else self.layers) is None or layer in layers)
-            }
-            batched = {name: kind for name, kind in chosen.items() if kind.quantities is not None}
-            rest = {name: kind for name, kind in chosen.items() if name not in batched}
-            self.plans[layer, final] = LayerPlan(batched, rest)
+            kinds = {}
+            for name, kind in self.statistics.items():
+                layers = self.matrix_layers if name in MATRICES else self.layers
+                if name not in without and kind.final == final and (layers is None or layer in layers):
+                    kinds[name] = kind
+            self.plans[layer, final] = Layer(kinds)
         return self.plans[layer, final]
 
     def observes(self, layer: int) -> bool:
@@ -256,64 +229,63 @@ class Session:
         if self.implementation != "fused" or self.paused or self.trains or not can_fuse(inputs):
             return False
         plan = self.plan(layer)
-        if plan.tiled or not plan.pooled or self.rows not in (None, inputs.query.shape[0]):
+        if plan.tiled or not plan.pooled or self.rows not in (None, inputs.B):
             return False
-        forward = None if self.cross_attention else current_pass()
+        return self._is_one_call(None if self.cross_attention else current_pass())
+
+    def _is_one_call(self, forward: ForwardPass | None) -> bool:
+        """Whether all rows of a pass are measured together: none is active without being final, or the reverse."""
         return forward is None or forward.active == forward.final or forward.is_whole
 
     @torch.no_grad()
-    def see(
-        self, layer: int, inputs: Inputs, *, lse: torch.Tensor | None = None, compute: bool = False
-    ) -> torch.Tensor | None:
-        """Take the statistics of one call. `lse` (B, H, Q) is the log of each row's sum, if the kernel returned it.
-
-        `compute`: also return the output (B, Q, H, D); only if `computes` returned True.
-        """
+    def see(self, layer: int, inputs: Inputs, *, compute: bool = False) -> torch.Tensor | None:
+        """Take the statistics of one call. `compute`: also return the output (B, Q, H, D); only if `computes`."""
         self.observed.add(layer)
         if self.paused or not self.observes(layer):
             return None
-        q, k, v, mask, bias = inputs.query, inputs.key, inputs.value, inputs.mask, inputs.bias
-        if self.bidirectional is None and q.shape[2] == k.shape[2] > 1:
-            self.bidirectional = not inputs.causal and (mask is None or bool(visible(mask).triu(1).any()))
-        rows = self.rows or q.shape[0]
-        if rows < q.shape[0]:
-            q, k, v, lse = q[:rows], k[:rows], v[:rows], None if lse is None else lse[:rows]
-            mask, bias = (x if x is None or x.shape[0] == 1 else x[:rows] for x in (mask, bias))
+        if self.bidirectional is None and inputs.Q == inputs.T > 1:
+            seen = inputs.mask is None or bool(visible(inputs.mask).triu(1).any())
+            self.bidirectional = not inputs.causal and seen
+        rows = self.rows or inputs.B
+        if rows < inputs.B:
+            inputs = inputs.first_rows(rows)
         forward = None if self.cross_attention else current_pass()
-        end = k.shape[2] if forward is None else forward.start + q.shape[2]
-        if k.shape[2] > end:  # a static cache: the rest is empty
-            check_empty(layer, mask, end, k.shape[2])
-            k, v = k[:, :, :end], v[:, :, :end]
-            mask, bias = (None if x is None else x[..., :end] for x in (mask, bias))
-        if mask is not None:
-            mask = mask[..., -k.shape[2] :]
-        self._enter(forward)
-        length = k.shape[2] if self.cross_attention else self._length(layer, q.shape[2], k.shape[2])
+        end = inputs.T if forward is None else forward.start + inputs.Q
+        if end < inputs.T:  # a static cache: the rest is empty
+            check_empty(layer, inputs.mask, end, inputs.T)
+            inputs = inputs.first_keys(end)
+        if forward is not self.forward:  # a step may take several passes, for example if it also fills a cache
+            self._finish()
+            self.forward = forward
+        Q, T, mask = inputs.Q, inputs.T, inputs.mask
+        mask = None if mask is None else mask[..., -T:]
+        length = T if self.cross_attention else self._length(layer, Q, T)
+        first = 0 if self.cross_attention else length - Q
         layout = self.layout
         if layout is None:
             real = None if mask is None else real_keys(mask, length)
-            count = max(length, q.shape[2]) if self.cross_attention else length
-            layout = PositionLayout.without_regions(rows, count, q.device, real)
-        scale = q.shape[-1] ** -0.5 if inputs.scaling is None else inputs.scaling
-        first = 0 if self.cross_attention else length - q.shape[2]
-        tokens = None if forward is None else forward.tokens_BT[:rows]
+            layout = PositionLayout.without_regions(rows, max(length, first + Q), inputs.device, real)
+        scaling = inputs.q_BHQD.shape[-1] ** -0.5 if inputs.scaling is None else inputs.scaling
         whole = Call(
-            (layer,), q, k, v, layout, length, scale, first, first == 0, mask, inputs.causal, inputs.softcap, bias,
-            inputs.sinks, inputs.own_rows, lse, tokens_BT=tokens, memory=self.memory,
-        )  # fmt: skip
-        if self.cross_attention or forward is None or forward.active == forward.final or forward.is_whole:
-            return self._take(whole, inputs.kind, compute=compute)
+            **vars(inputs) | {"mask": mask, "scaling": scaling},
+            layers=(layer,),
+            layout=layout,
+            length=length,
+            first_query=first,
+            starts_over=first == 0,
+            tokens_BT=None if forward is None else forward.tokens_BT[:rows],
+            memory=self.memory,
+        )
+        if self._is_one_call(forward):
+            return self._take(whole, compute=compute)
+        assert forward is not None
         if forward.active:
-            self._take(whole.of_rows(forward.active, starts_over=True), inputs.kind)
+            self._take(whole.of_rows(forward.active, starts_over=True))
         if forward.final:
             call = whole.of_rows(forward.final, starts_over=forward.final.start == 0)
-            self._take(call.until(forward.final.stop), inputs.kind, final=True)
+            stop = forward.final.stop
+            self._take(replace(call.first_keys(stop - call.first_key), length=stop), final=True)
         return None
-
-    @cached_property
-    def hidden(self) -> list[str]:
-        """Names of the requested statistics of hidden states."""
-        return [name for name, statistic in self.statistics.items() if issubclass(statistic, HiddenStatistic)]
 
     @torch.no_grad()
     def see_hidden(self, layer: int, h_BQE: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -336,21 +308,6 @@ class Session:
             else:
                 self._results[name][layer] = statistic.of(hidden)
 
-    @torch.no_grad()
-    def _measure_states(self) -> None:
-        """Take the statistics of hidden states that were waiting for all layers."""
-        for name, layers in self.states.items():
-            statistic = self.statistics[name]()
-            assert isinstance(statistic, HiddenStatistic)
-            self._results[name].update(zip(layers, statistic.of_layers(list(layers.values())), strict=True))
-        self.states.clear()
-
-    def _enter(self, forward: ForwardPass | None) -> None:
-        """Finish the pass before, if there is one: a step may take several, for example if it also fills a cache."""
-        if forward is not self.forward:
-            self._finish()
-            self.forward = forward
-
     def _length(self, layer: int, queries: int, keys: int) -> int:
         """Number of positions so far."""
         if self.forward is not None:
@@ -360,107 +317,85 @@ class Session:
         self.length[layer] = max(before + queries, keys)
         return self.length[layer]
 
-    def _take(self, call: Call, kind: Hashable, *, final: bool = False, compute: bool = False) -> torch.Tensor | None:
-        """Take the statistics of a call, or prepare them until other layers have joined; return its output if `compute`.
-
-        Layers of different `kind` are never measured together, because their windows may differ at a later step.
-        """
-        key = (call.layer, final)
-        plan = self.plan(*key)
+    def _take(self, call: Call, *, final: bool = False, compute: bool = False) -> torch.Tensor | None:
+        """Take the statistics of a call, or prepare them until other layers have joined; return its output if `compute`."""
+        plan = self.plan(call.layer, final)
         if not plan.names:
             return None
         if self.implementation == "exact":
             self.used_implementations.add("exact")
-            matrices = self.matrices.setdefault(key, ExactMatrices())
-            matrices.see(call)
+            plan.matrices.see(call)
             for name in plan.names:
-                self._results[name][call.layer] = self.statistics[name].exact(matrices, call)
+                self._results[name][call.layer] = self.statistics[name].exact(plan.matrices, call)
             return None
-        if key not in self.alone:
-            self.alone[key] = {name: statistic() for name, statistic in plan.alone.items()}
-        alone = self.alone[key]
-        for observer in alone.values():
-            observer.start(call)
-        output = self._weigh(call, plan, [observer for observer in alone.values() if observer.tiled], compute)
-        self._store(call, alone)
+        for statistic in plan.alone.values():
+            statistic.start(call)
+        output = self._weigh(call, plan, compute)
+        self._store(call, plan.alone)
         if not plan.together:
             return output
         if not waits_whole(call):
             for quantity in plan.quantities:
                 call.once(quantity)
-            if plan.pooled and not call.has_sums:
+            if plan.pooled and "pooled" not in call.computed:
                 sum_rows(call)
-            call = call.without_vectors()
-        if call.starts_over or key not in self.groups:
-            self._join(call, plan, kind, final)
-        group = self.groups[key]
-        if len(group.waiting) == len(group.layers):  # of the pass before
-            self._measure(group)
-        group.waiting.append(call)
-        if group.closed and len(group.waiting) == len(group.layers):
-            self._measure(group)
+            computed = {name: value for name, value in call.computed.items() if name != "rows"}
+            call = call.without_vectors(call.B)
+            call.computed.update(computed)
+        if call.starts_over or plan.group is None:
+            plan.group = self._join(call, plan)
+        elif plan.group.waiting and plan.group.waiting[0].layer == call.layer:  # of the pass before
+            self._measure(plan.group)
+        plan.group.waiting.append(call)
         return output
 
-    def _weigh(self, call: Call, plan: LayerPlan, tiled: list[Statistic], compute: bool) -> torch.Tensor | None:
+    def _weigh(self, call: Call, plan: Layer, compute: bool) -> torch.Tensor | None:
         """Compute the weights of a call, if any statistic needs them, and its output if `compute`."""
-        if self.implementation == "kernel" and take(call, plan.pooled and not tiled):
+        if self.implementation == "kernel" and take(call, plan.pooled and not plan.tiled):
             self.used_implementations.add("kernel")
             return None
         self.used_implementations.add("fused" if compute else "stream")
-        if not plan.pooled and not tiled:
+        if not plan.pooled and not plan.tiled:
             return None
 
         def show(tile: Tile) -> None:
-            for observer in tiled:
-                observer.tile(tile)
+            for statistic in plan.tiled:
+                statistic.tile(tile)
 
         # With the output, larger blocks: they are read more often than written (benchmarks.trace).
         size = 4 * self.tile if compute else self.tile
-        return weigh(call, size, self.space, show=show if tiled else None, output=compute)
+        return weigh(call, size, self.space, show=show if plan.tiled else None, output=compute)
 
-    def _join(self, call: Call, plan: LayerPlan, kind: Hashable, final: bool) -> None:
-        """Add a call to the open group of its kind, or to a new group."""
+    def _join(self, call: Call, plan: Layer) -> Group:
+        """The group that a call joins: layers of different `kind` never share one, because their masks may differ later."""
         mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
-        same_kind = (
-            *shapes,
-            call.scaling,
-            call.causal,
-            mask,
-            call.q_BHQD.device,
-            tuple(plan.together),
-            plan.tiled,
-            kind,
-        )
-        group = self.open.get(same_kind)
-        bytes_kept = sum(x.nbytes for x in call.computed.values())
-        if group is None or group.size + bytes_kept > self.room:
-            if group is not None:
-                group.closed = True
-                self._measure(group)
-            group = self.open[same_kind] = Group(plan.together)
-        group.layers.append(call.layer)
-        group.size += bytes_kept
-        if group.size > self.room:
-            group.closed = True
-            del self.open[same_kind]
-        self.groups[call.layer, final] = group
+        kind = (*shapes, call.scaling, call.causal, mask, call.device, *plan.together, bool(plan.tiled), call.kind)
+        size = sum(x.nbytes for x in call.computed.values())
+        group = self.open.get(kind)
+        if group is not None and group.size + size > self.room:
+            self._measure(group)
+            group = None
+        if group is None:
+            group = self.open[kind] = Group(plan.together)
+        group.size += size
+        return group
 
     def _measure(self, group: Group) -> None:
         """Take the statistics of the calls in a group."""
         call = group.join()
-        if not call.has_sums and "rows" in call.computed:
+        if "pooled" not in call.computed and "rows" in call.computed:
             sum_rows(call)
-        for observer in group.observers.values():
-            observer.start(call)
-        self._store(call, group.observers)
+        for statistic in group.statistics.values():
+            statistic.start(call)
+        self._store(call, group.statistics)
 
-    def _store(self, call: Call, observers: dict[str, Statistic]) -> None:
+    def _store(self, call: Call, statistics: dict[str, Statistic]) -> None:
         """Keep the results of a call."""
         rows = call.B // len(call.layers)
-        for name, observer in observers.items():
-            value = observer.result(call)
-            check_shape(name, self.statistics[name].dims, value, call)
+        for name, statistic in statistics.items():
+            value = statistic.result(call)
+            check_shape(name, statistic.dims, value, call)
             for place, layer in enumerate(call.layers):
                 self._results[name][layer] = value[place * rows : (place + 1) * rows]
 

@@ -86,10 +86,8 @@ class Tile:
 
 def can_fuse(inputs: Inputs) -> bool:
     """Whether `weigh` can compute the output of a call: float32 on a CPU, plain softmax attention, no gradient."""
-    tensors = (inputs.query, inputs.key, inputs.value)
-    if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in tensors):
-        return False
-    if inputs.softcap is not None or inputs.bias is not None or inputs.sinks is not None:
+    tensors = (inputs.q_BHQD, inputs.k_BKTD, inputs.v_BKTD)
+    if not inputs.is_plain or any(x.dtype != torch.float32 or x.device.type != "cpu" for x in tensors):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
@@ -116,16 +114,12 @@ def weigh(
     largest number of weights in a block; `show` is called with every tile. `output`: return the output (B, Q, H, D); only
     if `can_fuse`.
     """
-    plain = call.own_rows is None and call.softcap is None and call.bias is None and call.sinks_H is None
     if call.Q < FEW and show is None and call.own_rows is None:
-        return _weigh_rows(call, plain, output)
-    if plain and show is None:
+        return _weigh_rows(call, output)
+    if call.is_plain and show is None:
         return _weigh_blocks(call, size, space, output)
-    device, R = call.q_BHQD.device, call.member_BRQ.shape[1]
-    pooled_BHRT, spread_BH = (
-        torch.zeros(call.B, call.H, R, call.T, device=device),
-        torch.zeros(call.B, call.H, device=device),
-    )
+    pooled_BHRT = torch.zeros(call.B, call.H, call.member_BRQ.shape[1], call.T, device=call.device)
+    spread_BH = torch.zeros(call.B, call.H, device=call.device)
     queries = max(1, size // (call.B * call.H * call.T))
     for start in range(0, call.Q, queries):
         tile = Tile(call, start, end := min(call.Q, start + queries), attention_rows(call, start, end))
@@ -149,9 +143,9 @@ def row_sums(call: Call, start: int, rows_BHQT: torch.Tensor) -> tuple[torch.Ten
     return torch.matmul(member_BRQ, rows_BHQT), bits_BHQ.sum(-1) / LOG2E
 
 
-def _weigh_rows(call: Call, plain: bool, output: bool) -> torch.Tensor | None:
+def _weigh_rows(call: Call, output: bool) -> torch.Tensor | None:
     """`weigh` for few queries, as in cached decoding: the weights are kept, and the sums of many layers taken together."""
-    if not plain:
+    if not call.is_plain:
         call.computed["rows"] = attention_rows(call, 0, call.Q)
         return None
     scores_BHQT = call.scores(0, call.Q)
@@ -171,7 +165,7 @@ def _weigh_rows(call: Call, plain: bool, output: bool) -> torch.Tensor | None:
 
 def _weigh_blocks(call: Call, size: int, space: Workspace, output: bool) -> torch.Tensor | None:
     """`weigh` for plain softmax attention."""
-    B, H, K, Q, T, device = call.B, call.H, call.K, call.Q, call.T, call.q_BHQD.device
+    B, H, K, Q, T, device = call.B, call.H, call.K, call.Q, call.T, call.device
     G, N, D = H // K, B * H, call.v_BKTD.shape[-1]
     values_MTD = call.v_BKTD.flatten(0, 1)
     output_BQHD = torch.empty(B, Q, H, D, device=device) if output else None
@@ -220,7 +214,7 @@ def _weigh_blocks(call: Call, size: int, space: Workspace, output: bool) -> torc
 
 def is_bounded(call: Call) -> bool:
     """Whether no exponent of a call can overflow or lose precision, so that the rows' maxima need not be subtracted."""
-    if call.mask is not None or call.q_BHQD.device.type != "cpu":  # a row that sees nothing; waiting for a GPU
+    if call.mask is not None or call.device.type != "cpu":  # a row that sees nothing; waiting for a GPU
         return False
     largest = float(call.q_norm.max() * call.k_norm.max()) * abs(call.scaling) * LOG2E
     return largest < LARGEST
@@ -229,7 +223,7 @@ def is_bounded(call: Call) -> bool:
 def exponent_blocks(call: Call, size: int, space: Workspace) -> Iterator[tuple[int, int, int, torch.Tensor]]:
     """The scores of a call in base 2, with masks applied: (first of its B·H heads, start, end, exponents_NQT)."""
     B, K, Q, T, D = call.B, call.K, call.Q, call.T, call.q_BHQD.shape[-1]
-    M, G, device = B * K, call.H // K, call.q_BHQD.device
+    M, G, device = B * K, call.H // K, call.device
     rows_MGQD, keys_MTD, factor = call.q.reshape(M, G, Q, D), call.k.flatten(0, 1), call.scaling * LOG2E
     seen_BT = key_exponents(call)
     mask = call.mask if seen_BT is None else None

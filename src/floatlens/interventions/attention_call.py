@@ -30,8 +30,8 @@ class AttentionCall:
 
     def __init__(self, layer: int, inputs: Inputs, state: DecodingState) -> None:
         self.layer, self.inputs, self.state = layer, inputs, state
-        self.R, self.H, self.Q, self.D = inputs.query.shape
-        self.T, self.device = inputs.key.shape[2], inputs.query.device
+        self.R, self.H, self.Q, self.D = inputs.q_BHQD.shape
+        self.T, self.device = inputs.k_BKTD.shape[2], inputs.q_BHQD.device
         self.log_RHT: torch.Tensor | None = None
         self.factor_H: torch.Tensor | None = None
         self.softcap: float | None = None
@@ -114,13 +114,13 @@ class AttentionCall:
         """The inputs with all changes of scores applied; the same object if there are none."""
         inputs = self.inputs
         if self.factor_H is not None:
-            query = inputs.query * self.factor_H.to(inputs.query)[None, :, None, None]
-            inputs = replace(inputs, query=query)
+            query = inputs.q_BHQD * self.factor_H.to(inputs.q_BHQD)[None, :, None, None]
+            inputs = replace(inputs, q_BHQD=query)
         if self.softcap is not None:
             inputs = replace(inputs, softcap=self.softcap)
         if self.sink_H is not None:
-            sinks = self.sink_H if inputs.sinks is None else torch.logaddexp(self.sink_H, inputs.sinks.float())
-            inputs = replace(inputs, sinks=sinks)
+            sinks = self.sink_H if inputs.sinks_H is None else torch.logaddexp(self.sink_H, inputs.sinks_H.float())
+            inputs = replace(inputs, sinks_H=sinks)
         if self.log_RHT is not None:
             inputs = replace(inputs, mask=self._mask(), causal=False)
         return inputs
@@ -131,7 +131,7 @@ class AttentionCall:
         Hidden columns get a quarter of the lowest number, which has the same effect as −inf in a softmax. Statistics treat
         only half of the lowest number or less as invisible, so statistics of the keys do not change.
         """
-        dtype, given = self.inputs.query.dtype, self.inputs.mask
+        dtype, given = self.inputs.q_BHQD.dtype, self.inputs.mask
         lowest = torch.finfo(dtype).min
         visible = given if given is None or given.dtype == torch.bool else given > torch.finfo(given.dtype).min / 2
         if self.inputs.causal:
@@ -164,27 +164,27 @@ class AttentionCall:
 
 def attend(inputs: Inputs) -> torch.Tensor:
     """Attention output (R, Q, H, D) from the fast kernel; with a soft cap, computed from explicit scores in tiles."""
-    groups = inputs.query.shape[1] // inputs.key.shape[1]
-    key, value = (x if groups == 1 else x.repeat_interleave(groups, dim=1) for x in (inputs.key, inputs.value))
-    inputs = replace(inputs, key=key, value=value)
+    groups = inputs.q_BHQD.shape[1] // inputs.k_BKTD.shape[1]
+    key, value = (x if groups == 1 else x.repeat_interleave(groups, dim=1) for x in (inputs.k_BKTD, inputs.v_BKTD))
+    inputs = replace(inputs, k_BKTD=key, v_BKTD=value)
     if inputs.softcap is not None:
         return explicit(inputs)
-    mask, causal, Q, T = inputs.mask, inputs.causal, inputs.query.shape[2], key.shape[2]
-    if inputs.bias is not None or inputs.sinks is not None:
+    mask, causal, Q, T = inputs.mask, inputs.causal, inputs.q_BHQD.shape[2], key.shape[2]
+    if inputs.bias is not None or inputs.sinks_H is not None:
         mask, causal = additive(inputs), False
-    if inputs.sinks is not None:
+    if inputs.sinks_H is not None:
         mask, key, value = with_sink(inputs, mask)
     if mask is not None:
         mask = mask.expand(*mask.shape[:2], Q, mask.shape[-1])
     output = torch.nn.functional.scaled_dot_product_attention(
-        inputs.query, key, value, attn_mask=mask, scale=inputs.scaling, is_causal=causal and mask is None and T > 1
+        inputs.q_BHQD, key, value, attn_mask=mask, scale=inputs.scaling, is_causal=causal and mask is None and T > 1
     )
     return output.transpose(1, 2).contiguous()
 
 
 def additive(inputs: Inputs) -> torch.Tensor:
     """Mask, causality and position bias as one additive mask."""
-    query, T = inputs.query, inputs.key.shape[2]
+    query, T = inputs.q_BHQD, inputs.k_BKTD.shape[2]
     lowest = torch.finfo(query.dtype).min
     mask = torch.zeros(1, 1, 1, T, dtype=query.dtype, device=query.device)
     if inputs.bias is not None:
@@ -200,24 +200,24 @@ def additive(inputs: Inputs) -> torch.Tensor:
 
 def with_sink(inputs: Inputs, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mask, keys and values with one more column: a key of zero, so that the mask is its score, and a value of zero."""
-    assert mask is not None and inputs.sinks is not None
-    R, H = inputs.query.shape[:2]
-    sinks = inputs.sinks.to(mask.dtype).clamp_min(torch.finfo(mask.dtype).min)
+    assert mask is not None and inputs.sinks_H is not None
+    R, H = inputs.q_BHQD.shape[:2]
+    sinks = inputs.sinks_H.to(mask.dtype).clamp_min(torch.finfo(mask.dtype).min)
     same = bool((sinks == sinks[0]).all())  # then one column serves all heads, and the mask stays small
     column = sinks[:1].view(1, 1, 1, 1) if same else sinks.view(1, H, 1, 1)
     lead = torch.broadcast_shapes(mask.shape[:-1], column.shape[:-1])
     grown = torch.cat([mask.expand(*lead, -1), column.expand(*lead, 1)], -1)
-    more = [torch.cat([x, x.new_zeros(R, H, 1, x.shape[-1])], 2) for x in (inputs.key, inputs.value)]
+    more = [torch.cat([x, x.new_zeros(R, H, 1, x.shape[-1])], 2) for x in (inputs.k_BKTD, inputs.v_BKTD)]
     return grown, *more  # type: ignore[return-value]
 
 
 def explicit(inputs: Inputs) -> torch.Tensor:
     """Attention with a soft cap from explicit scores, one tile of queries at a time."""
-    R, H, Q, D = inputs.query.shape
-    T, cap = inputs.key.shape[2], inputs.softcap
+    R, H, Q, D = inputs.q_BHQD.shape
+    T, cap = inputs.k_BKTD.shape[2], inputs.softcap
     assert cap is not None
-    query = inputs.query.float() * ((D**-0.5 if inputs.scaling is None else inputs.scaling) / cap)
-    keys, values = inputs.key.float().transpose(2, 3), inputs.value.float()
+    query = inputs.q_BHQD.float() * ((D**-0.5 if inputs.scaling is None else inputs.scaling) / cap)
+    keys, values = inputs.k_BKTD.float().transpose(2, 3), inputs.v_BKTD.float()
     masked = inputs.mask is not None or inputs.causal or inputs.bias is not None
     mask = additive(inputs).float().expand(-1, -1, Q, -1) if masked else None
     output = torch.empty(R, Q, H, values.shape[-1], device=query.device)
@@ -226,8 +226,8 @@ def explicit(inputs: Inputs) -> torch.Tensor:
         scores = (query[:, :, part] @ keys).tanh_().mul_(cap)
         if mask is not None:
             scores += mask[:, :, part]
-        if inputs.sinks is not None:
-            sinks = inputs.sinks.float().view(1, H, 1, 1).expand(*scores.shape[:3], 1)
+        if inputs.sinks_H is not None:
+            sinks = inputs.sinks_H.float().view(1, H, 1, 1).expand(*scores.shape[:3], 1)
             scores = torch.cat([scores, sinks], -1)
         output[:, part] = (scores.softmax(-1)[..., :T] @ values).transpose(1, 2)
-    return output.to(inputs.query.dtype)
+    return output.to(inputs.q_BHQD.dtype)

@@ -64,9 +64,9 @@ class DecodingState:
     def received(self, layer: int, inputs: Inputs) -> Array:
         """Received attention (R, T so far) of a layer without interventions: mean over heads; with a cache, running."""
         if layer not in self._received:
-            rows = inputs.query.shape[0]
+            rows = inputs.q_BHQD.shape[0]
             if rows not in self._sessions:
-                layout = self._layout(rows, inputs.query.device)
+                layout = self._layout(rows, inputs.q_BHQD.device)
                 self._sessions[rows] = Session(["received", "received_final"], layout=layout)
             session = self._sessions[rows]
             session.begin()

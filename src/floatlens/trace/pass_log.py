@@ -136,10 +136,10 @@ class PassLog:
 
     def _first_call(self, inputs: Inputs) -> None:
         """Start a pass whose cache is the model's own: its length is seen in the first call of attention."""
-        Q = inputs.query.shape[2]
+        Q = inputs.Q
         if self.waiting is not None and self.waiting[0].shape[1] == Q:
             seen_BT = None if inputs.mask is None else visible(inputs.mask).any(2).any(1)
-            end = inputs.key.shape[2] if seen_BT is None else int(seen_BT.any(0).nonzero()[-1]) + 1  # of a static cache
+            end = inputs.T if seen_BT is None else int(seen_BT.any(0).nonzero()[-1]) + 1  # of a static cache
             start = max(0, end - Q)
             self._enter_waiting(start, seen_BT[:, :Q] if seen_BT is not None and not start else None)
 

@@ -107,8 +107,8 @@ class StepSimilarity(Statistic):
     def start(self, call: Call) -> None:
         key = ("attention", call.layer)
         self.before: Call | None = call.memory.get(key)
-        self.sum_BH = torch.zeros(call.B, call.H, device=call.q_BHQD.device)
-        self.count_B = torch.zeros(call.B, device=call.q_BHQD.device)
+        self.sum_BH = torch.zeros(call.B, call.H, device=call.device)
+        self.count_B = torch.zeros(call.B, device=call.device)
         if call.starts_over:  # rows that extend a cache are never computed again
             q, k = call.q_BHQD.clone(), call.k_BKTD.clone()
             call.memory[key] = replace(

@@ -46,7 +46,7 @@ def gold_and_top(call: Call) -> torch.Tensor:
     """Mass on the gold evidence and position of the most attended key, of the rows that may write (B, H, rows, 2)."""
     start, end = call.writing_queries
     if start == end:
-        return torch.zeros(call.B, call.H, 0, 2, device=call.q_BHQD.device)
+        return torch.zeros(call.B, call.H, 0, 2, device=call.device)
     gold_BT = call.layout.gold_BN[:, call.first_key : call.length].float()
     weights_BHQT = attention_rows(call, start, end)
     mass_BHQ = torch.einsum("bhqt,bt->bhq", weights_BHQT, gold_BT)
@@ -66,7 +66,7 @@ class Evidence(Statistic):
 
     def result(self, call: Call) -> torch.Tensor:
         start, end = call.writing_queries
-        out = torch.full((call.B, call.H, call.Q, 2), torch.nan, device=call.q_BHQD.device)
+        out = torch.full((call.B, call.H, call.Q, 2), torch.nan, device=call.device)
         out[:, :, start:end] = call.once(gold_and_top)
         writes_BQ = call.layout.writes_BN[:, call.query_positions]
         return out.masked_fill_(~writes_BQ[:, None, :, None], torch.nan)

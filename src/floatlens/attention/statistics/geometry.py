@@ -113,7 +113,7 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
 
 def visible_count(call: Call) -> torch.Tensor:
     """Number of real queries that may see each key (B, H, T); computed once per call."""
-    ones = torch.ones(call.B, call.mask_heads, call.Q, 1, device=call.q_BHQD.device)
+    ones = torch.ones(call.B, 1 if call.mask is None else call.mask.shape[1], call.Q, 1, device=call.device)
     count_BHT = visible_sum(call, ones)[..., 0].expand(-1, call.H, call.T)
     keys_BHT = visible_keys(call)
     return count_BHT if keys_BHT is None else count_BHT * keys_BHT

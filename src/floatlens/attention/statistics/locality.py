@@ -20,7 +20,7 @@ REACH = (0, 1, 2, 4, 8, 16, 32, 64)
 
 def distances(call: Call, start: int, end: int, keys: int) -> torch.Tensor:
     """Number of positions between queries start..end of a call and its first keys (end-start, keys)."""
-    device = call.q_BHQD.device
+    device = call.device
     queries = torch.arange(call.first_query + start, call.first_query + end, device=device)
     return (queries[:, None] - torch.arange(call.first_key, call.first_key + keys, device=device)[None]).abs()
 
@@ -93,7 +93,7 @@ def uniform(tile: Tile) -> torch.Tensor:
 def masked(call: Call) -> torch.Tensor:
     """True at positions that hold the mask token and are not padding (B, length)."""
     if call.tokens_BT is None or call.layout.mask_id is None:
-        return torch.zeros(call.B, call.length, dtype=torch.bool, device=call.q_BHQD.device)
+        return torch.zeros(call.B, call.length, dtype=torch.bool, device=call.device)
     masked_BT = call.tokens_BT[:, : call.length] == call.layout.mask_id
     real = call.layout.real_BN
     return masked_BT if real is None else masked_BT & real[:, : call.length]

@@ -25,7 +25,7 @@ class AttentionMatrix(Statistic):
 
     def start(self, call: Call) -> None:
         heads = (call.H,) if "head" in self.dims else ()
-        self.rows = torch.zeros(call.B, *heads, call.Q, call.length, device=call.q_BHQD.device)
+        self.rows = torch.zeros(call.B, *heads, call.Q, call.length, device=call.device)
 
     def tile(self, tile: Tile) -> None:
         first, weights = tile.call.first_key, tile.weights_BHQT

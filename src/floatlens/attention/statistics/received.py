@@ -38,7 +38,7 @@ def mean_over_heads(call: Call) -> torch.Tensor:
     """Attention of the rows that may write, mean over heads (B, rows, T)."""
     start, end = call.writing_queries
     if start == end:
-        return torch.zeros(call.B, 0, call.T, device=call.q_BHQD.device)
+        return torch.zeros(call.B, 0, call.T, device=call.device)
     return attention_rows(call, start, end).mean(1)
 
 
@@ -58,7 +58,7 @@ class ReceivedWriting(Statistic):
 
     def result(self, call: Call) -> torch.Tensor:
         first, end = call.layout.writing_span
-        out = torch.full((call.B, end - first, call.length), torch.nan, device=call.q_BHQD.device)
+        out = torch.full((call.B, end - first, call.length), torch.nan, device=call.device)
         start, stop = (call.first_query - first + row for row in call.writing_queries)
         if start < stop:
             out[:, start:stop] = 0.0  # a sliding-window cache no longer holds the first keys
