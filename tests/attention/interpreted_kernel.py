@@ -60,14 +60,14 @@ def exact_call(
     region = torch.where(real, region, -1)
     layout = PositionLayout(real, region, [NAMES] * B, region == 2, torch.zeros(B, T, dtype=torch.bool))
     position = {"layers": (0,), "layout": layout, "length": T, "first_query": T - Q, "starts_over": Q == T}
-    return Call(q, k, k, scaling=scaling, mask=dense(causal, Q, T, start)[:, None], causal=False, **position)
+    return Call(q, k, k, scaling, dense(causal, Q, T, start)[:, None], False, **position)
 
 
 def sums_of(call: Call, causal: bool, start: torch.Tensor, lse: torch.Tensor | None = None) -> Any:
     """What the kernel returns for the call: weights by region, entropy, logs of the rows' sums."""
     region = call.layout.region_BN[:, call.query_positions]
     return column_sums(
-        call.q_BHQD, call.k_BKTD, region, 3, scaling=call.scaling, causal=causal, offset=call.first_query,
+        call.q_BHQD, call.k_BKTD, region, 3, scaling=call.scale, causal=causal, offset=call.first_query,
         start_B=start, lse_BHQ=lse, tiles=SMALL,
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_any_shape_gives_the_exact_statistics(s: dict[str, Any]) -> None:
 
 def log_of_sums(call: Call) -> torch.Tensor:
     """What a forward kernel returns beside its output: the natural log of each row's sum."""
-    scores = call.q @ call.k.repeat_interleave(call.H // call.K, 1).transpose(2, 3) * call.scaling
+    scores = call.q @ call.k.repeat_interleave(call.H // call.K, 1).transpose(2, 3) * call.scale
     assert call.mask is not None
     return scores.masked_fill(~call.mask, -torch.inf).logsumexp(-1)
 
@@ -162,7 +162,7 @@ def test_parts_of_the_queries_add_up_to_all_of_them(causal: bool) -> None:
     call = exact_call(q, k, region, causal, start, 8**-0.5)
     parts = [
         column_sums(
-            q[:, :, a:b], k, region[:, a:b], 3, scaling=call.scaling, causal=causal, offset=a, start_B=start, tiles=SMALL
+            q[:, :, a:b], k, region[:, a:b], 3, scaling=call.scale, causal=causal, offset=a, start_B=start, tiles=SMALL
         )
         for a, b in ((0, 11), (11, 13), (13, 34))
     ]  # fmt: skip

@@ -69,6 +69,50 @@ class Inputs:
         mask, bias = (None if x is None else x[..., :keys] for x in (self.mask, self.bias))
         return replace(self, k_BKTD=self.k_BKTD[:, :, :keys], v_BKTD=self.v_BKTD[:, :, :keys], mask=mask, bias=bias)
 
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+        return self.q_BHQD.shape[-1] ** -0.5 if self.scaling is None else self.scaling
+
+    @cached_property
+    def q(self) -> torch.Tensor:
+        """Queries in float32 (B, H, Q, D)."""
+        return self.q_BHQD.float()
+
+    @cached_property
+    def k(self) -> torch.Tensor:
+        """Keys in float32 (B, K, T, D)."""
+        return self.k_BKTD.float()
+
+    def scores(self, start: int, end: int) -> torch.Tensor:
+        """Scores (B, H, end-start, T) that the softmax sees, for queries start..end."""
+        B, H, K, T, count = self.B, self.H, self.K, self.T, end - start
+        q_BHQD = self.q if count == self.Q else self.q[:, :, start:end]
+        rows = q_BHQD.reshape(B * K, H // K * count, -1) * self.scale
+        scores = torch.bmm(rows, self.k.flatten(0, 1).transpose(1, 2)).view(B, H, count, T)
+        if self.softcap is not None:
+            scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        if self.bias is not None:
+            scores += query_rows(self.bias, start, end).float()
+        if self.mask is not None:
+            mask = query_rows(self.mask, start, end)
+            scores = scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask.float())
+        if self.causal:
+            scores = scores.masked_fill_(self.future(start, end), -torch.inf)
+        return scores
+
+    def softmax(self, start: int, end: int) -> torch.Tensor:
+        """Attention weights (B, H, end-start, T) of queries start..end; the share of a learned sink is left out."""
+        scores_BHQT = self.scores(start, end)
+        if self.sinks_H is None:
+            return scores_BHQT.softmax(-1)
+        sinks = self.sinks_H.float().view(1, -1, 1, 1).expand(*scores_BHQT.shape[:3], 1)
+        return torch.cat([scores_BHQT, sinks], -1).softmax(-1)[..., :-1]
+
+    def future(self, start: int, end: int) -> torch.Tensor:
+        """True where a key comes after the query (end-start, T)."""
+        return torch.arange(self.T, device=self.device)[None] > torch.arange(start, end, device=self.device)[:, None]
+
 
 @dataclass(frozen=True)
 class PositionLayout:
@@ -163,7 +207,6 @@ class Call(Inputs):
     memory     state that statistics keep from one step to the next; the same for all calls of a run
     """
 
-    scaling: float
     layers: tuple[int, ...]
     layout: PositionLayout
     length: int
@@ -210,16 +253,6 @@ class Call(Inputs):
     def member_BRQ(self) -> torch.Tensor:
         """Region membership of the queries; a padded query belongs to none."""
         return self.layout.member_BRN[:, :, self.query_positions]
-
-    @cached_property
-    def q(self) -> torch.Tensor:
-        """Queries in float32 (B, H, Q, D)."""
-        return self.q_BHQD.float()
-
-    @cached_property
-    def k(self) -> torch.Tensor:
-        """Keys in float32 (B, K, T, D)."""
-        return self.k_BKTD.float()
 
     @cached_property
     def q_norm(self) -> torch.Tensor:
@@ -298,27 +331,6 @@ class Call(Inputs):
         first = 0 if kept_BHQT.shape[2] == self.Q else self.writing_queries[0]
         inside = first <= start and end - first <= kept_BHQT.shape[2]
         return kept_BHQT[:, :, start - first : end - first] if inside else None
-
-    def scores(self, start: int, end: int) -> torch.Tensor:
-        """Scores (B, H, end-start, T) that the softmax sees, for queries start..end."""
-        B, H, K, T, count = self.B, self.H, self.K, self.T, end - start
-        q_BHQD = self.q if count == self.Q else self.q[:, :, start:end]
-        rows = q_BHQD.reshape(B * K, H // K * count, -1) * self.scaling
-        scores = torch.bmm(rows, self.k.flatten(0, 1).transpose(1, 2)).view(B, H, count, T)
-        if self.softcap is not None:
-            scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
-        if self.bias is not None:
-            scores += query_rows(self.bias, start, end).float()
-        if self.mask is not None:
-            mask = query_rows(self.mask, start, end)
-            scores = scores.masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else scores.add_(mask.float())
-        if self.causal:
-            scores = scores.masked_fill_(self.future(start, end), -torch.inf)
-        return scores
-
-    def future(self, start: int, end: int) -> torch.Tensor:
-        """True where a key comes after the query (end-start, T)."""
-        return torch.arange(self.T, device=self.device)[None] > torch.arange(start, end, device=self.device)[:, None]
 
     def may_see(self, start: int, end: int) -> torch.Tensor | None:
         """True where a query may see a key, broadcasts to (B of one layer, H, end-start, T); None if all may."""

@@ -32,7 +32,7 @@ class ExactMatrices:
         score = q @ k.transpose(2, 3)
         norm = q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :]
         cos = torch.where(norm > 0, score / norm, torch.zeros_like(score))
-        weights, visible = softmax(call, score * call.scaling)
+        weights, visible = softmax(call, score * call.scale)
         if call.real_BQ is not None:
             weights = weights.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
         before, weights_before = self.call, self.weights_BHQT

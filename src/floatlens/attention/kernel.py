@@ -66,7 +66,7 @@ def take(call: Call, only_sums: bool) -> bool:
     causal, start_B = mask
     region_BQ, offset = call.layout.region_BN[:, call.query_positions], call.query_keys.start
     pooled, spread, _ = column_sums(
-        q, k, region_BQ, regions, scaling=call.scaling, causal=causal, offset=offset, start_B=start_B, lse_BHQ=call.lse_BHQ
+        q, k, region_BQ, regions, scaling=call.scale, causal=causal, offset=offset, start_B=start_B, lse_BHQ=call.lse_BHQ
     )  # fmt: skip
     call.computed.update(pooled=pooled, spread=spread)
     return True

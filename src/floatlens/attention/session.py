@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -28,6 +28,7 @@ from floatlens.errors import FloatLensError
 Implementation = Literal["fused", "stream", "exact", "kernel"]
 IMPLEMENTATIONS = get_args(Implementation)
 Results = dict[str, dict[int, torch.Tensor]]  # by name and layer: (B, *dims of the statistic)
+FIELDS = [field.name for field in fields(Inputs)]
 ROOM = 1 << 26  # largest size in bytes of what waits in a group for the statistics of further layers
 
 
@@ -265,9 +266,8 @@ class Session:
         if layout is None:
             real = None if mask is None else real_keys(mask, length)
             layout = PositionLayout.without_regions(rows, max(length, first + Q), inputs.device, real)
-        scaling = inputs.q_BHQD.shape[-1] ** -0.5 if inputs.scaling is None else inputs.scaling
         whole = Call(
-            **vars(inputs) | {"mask": mask, "scaling": scaling},
+            **{name: getattr(inputs, name) for name in FIELDS} | {"mask": mask},
             layers=(layer,),
             layout=layout,
             length=length,
@@ -370,7 +370,7 @@ class Session:
         """The group that a call joins: layers of different `kind` never share one, because their masks may differ later."""
         mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
-        kind = (*shapes, call.scaling, call.causal, mask, call.device, *plan.together, bool(plan.tiled), call.kind)
+        kind = (*shapes, call.scale, call.causal, mask, call.device, *plan.together, bool(plan.tiled), call.kind)
         size = sum(x.nbytes for x in call.computed.values())
         group = self.open.get(kind)
         if group is not None and group.size + size > self.room:

@@ -96,12 +96,7 @@ def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
     """Attention weights (B, H, end-start, T) of rows start..end (read-only); rows of padding are 0."""
     if (known := call.rows(start, end)) is not None:
         return known
-    scores_BHQT = call.scores(start, end)
-    if call.sinks_H is not None:  # the share of a learned sink is left out
-        sinks = call.sinks_H.float().view(1, -1, 1, 1).expand(*scores_BHQT.shape[:3], 1)
-        weights = torch.cat([scores_BHQT, sinks], -1).softmax(-1)[..., :-1]
-    else:
-        weights = scores_BHQT.softmax(-1)
+    weights = call.softmax(start, end)
     return weights if call.real_BQ is None else weights.masked_fill_(~call.real_BQ[:, None, start:end, None], 0.0)
 
 
@@ -216,7 +211,7 @@ def is_bounded(call: Call) -> bool:
     """Whether no exponent of a call can overflow or lose precision, so that the rows' maxima need not be subtracted."""
     if call.mask is not None or call.device.type != "cpu":  # a row that sees nothing; waiting for a GPU
         return False
-    largest = float(call.q_norm.max() * call.k_norm.max()) * abs(call.scaling) * LOG2E
+    largest = float(call.q_norm.max() * call.k_norm.max()) * abs(call.scale) * LOG2E
     return largest < LARGEST
 
 
@@ -224,7 +219,7 @@ def exponent_blocks(call: Call, size: int, space: Workspace) -> Iterator[tuple[i
     """The scores of a call in base 2, with masks applied: (first of its B·H heads, start, end, exponents_NQT)."""
     B, K, Q, T, D = call.B, call.K, call.Q, call.T, call.q_BHQD.shape[-1]
     M, G, device = B * K, call.H // K, call.device
-    rows_MGQD, keys_MTD, factor = call.q.reshape(M, G, Q, D), call.k.flatten(0, 1), call.scaling * LOG2E
+    rows_MGQD, keys_MTD, factor = call.q.reshape(M, G, Q, D), call.k.flatten(0, 1), call.scale * LOG2E
     seen_BT = key_exponents(call)
     mask = call.mask if seen_BT is None else None
     # A causal call in blocks of queries, so that few products of later keys are computed.

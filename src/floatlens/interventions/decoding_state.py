@@ -64,9 +64,11 @@ class DecodingState:
     def received(self, layer: int, inputs: Inputs) -> Array:
         """Received attention (R, T so far) of a layer without interventions: mean over heads; with a cache, running."""
         if layer not in self._received:
-            rows = inputs.q_BHQD.shape[0]
+            rows = inputs.B
             if rows not in self._sessions:
-                layout = self._layout(rows, inputs.q_BHQD.device)
+                padded, device = self.batch.real_BP is not None, inputs.device
+                real = torch.from_numpy(self.real_BN()).to(device).repeat(rows // self.B, 1) if padded else None
+                layout = PositionLayout.without_regions(rows, self.N, device, real)
                 self._sessions[rows] = Session(["received", "received_final"], layout=layout)
             session = self._sessions[rows]
             session.begin()
@@ -76,12 +78,6 @@ class DecodingState:
             assert received_RHT is not None
             self._received[layer] = received_RHT.mean(1).double().cpu().numpy()
         return self._received[layer]
-
-    def _layout(self, rows: int, device: torch.device) -> PositionLayout:
-        real = torch.from_numpy(self.real_BN()).to(device).repeat(rows // self.B, 1)
-        none = torch.zeros_like(real)
-        region = torch.zeros(real.shape, dtype=torch.long, device=device).masked_fill(~real, -1)
-        return PositionLayout(real if self.batch.real_BP is not None else None, region, [["other"]] * rows, none, none)
 
     def real_BN(self) -> Array:
         """True for positions that are not padding."""

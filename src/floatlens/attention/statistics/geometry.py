@@ -26,7 +26,7 @@ def score_sums(call: Call) -> torch.Tensor:
     inverse_BHQ, inverse_BK1T = inverse(call.q_norm[..., 0]), inverse(call.k_norm[..., 0])[:, :, None]
     if call.same_for_all_queries and call.Q == 1 and call.real_BQ is None:
         if "scores" in call.computed:
-            qk_BHT = call.computed["scores"][:, :, 0] / call.scaling
+            qk_BHT = call.computed["scores"][:, :, 0] / call.scale
         else:
             qk_BHT = torch.matmul(call.q.reshape(B, K, H // K, -1), call.k.transpose(2, 3)).view(B, H, T)
         sums = torch.stack([qk_BHT, qk_BHT * inverse_BHQ], 2)
