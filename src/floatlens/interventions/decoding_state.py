@@ -122,9 +122,8 @@ class DecodingState:
         """Columns of chosen positions; raise an error if a row does not have one of them."""
         columns = np.zeros((self.B, self.N), bool)
         for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
-            columns[row, [pad + j for j in select_numbers(choice, len(prompt.ids) + self.new_tokens, "position")]] = (
-                True
-            )
+            positions = select_numbers(choice, len(prompt.ids) + self.new_tokens, "position")
+            columns[row, [pad + j for j in positions]] = True
         return columns
 
     def regions_BN(self, names: Sequence[str], everywhere: bool = True) -> Array:

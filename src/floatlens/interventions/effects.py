@@ -13,7 +13,7 @@ import numpy as np
 
 from floatlens.errors import FloatLensError, check_known
 from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention
-from floatlens.interventions.settings import setting_text, whole_number
+from floatlens.interventions.settings import whole_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -29,9 +29,6 @@ STEPS, LAYERS = "steps", "layers"
 @dataclass(frozen=True)
 class MaskAnchors(Intervention):
     """The anchors found at each step receive no attention; rows renormalise.
-
-    They are found on the mean over heads of the attention that positions receive at this layer and step without any
-    intervention in this layer. A query that would not see any key still sees itself.
 
     rule     an anchor rule, such as sigma(3) or top(4)
     regions  only anchors inside these regions
@@ -56,15 +53,15 @@ class MaskAnchors(Intervention):
 class MaskPositions(Intervention):
     """Named positions receive no attention; rows renormalise.
 
-    Exactly one of `positions`, `region` and `kind` selects them; selecting every position is an error:
+    Exactly one of `positions`, `region` and `kind` selects them:
 
     positions  0, 0:4 or [0, 7], counted from the prompt's first token
     region     bos, instruction, query, doc2, answer; gold (the gold documents), docs, prompt, template (in no region)
     kind       the kind of the token at the current step: punctuation, newline, special, mask, template,
                function, number, name, content; structural or lexical for a group of them
 
-    >>> MaskPositions(kind="punctuation").summary
-    'mask-positions(kind=punctuation): Named positions receive no attention; rows renormalise.'
+    >>> str(MaskPositions(kind="punctuation"))
+    'mask-positions(kind=punctuation)'
     """
 
     name: ClassVar[str] = "mask-positions"
@@ -99,14 +96,10 @@ class MaskPositions(Intervention):
 class PinAnchors(Intervention):
     """The anchors of one step (or of one layer) keep their share; other anchors are reduced to the level of the rest.
 
-    With a_j the received attention, A its anchors, P those of the pinned step, p_j the share that they received then, and
-    m the mean of a_j over positions in neither, attention to key j is multiplied by p_j / a_j in P, by m / a_j in A but
-    not P, and rows are renormalised. The pinned step and those before it are not changed. With across="layers" the
-    anchors may float over steps, but those of the first of `layers` are held in the layers after it.
-
     step     the step whose anchors are held, for across="steps"
     rule     an anchor rule
-    across   steps: the anchors of `step` are held at later steps, layer by layer; layers: those of the first layer are held
+    across   steps: the anchors of `step` are held at later steps, layer by layer; layers: at each pass, the anchors of
+             the first of `layers` are held in the layers after it
 
     >>> str(PinAnchors(step=2)), str(PinAnchors(across="layers"))
     ('pin-anchors(step=2, rule=sigma(k=3))', 'pin-anchors(rule=sigma(k=3), across=layers)')
@@ -151,11 +144,7 @@ class PinAnchors(Intervention):
 class MoveAnchors(Intervention):
     """Each anchor swaps its share of attention with an ordinary position.
 
-    With a_j the received attention and t(j) = j + by the new position of anchor j, attention to key j is multiplied by
-    a_t(j) / a_j and attention to key t(j) by a_j / a_t(j); rows are renormalised. Anchors are processed from left to right;
-    the last position of a row is followed by its first, and a position that is an anchor or already used is skipped.
-
-    by       number of positions to move by
+    by       number of positions to move by; positions that are anchors or already used are skipped
     rule     an anchor rule
 
     >>> str(MoveAnchors(4))
@@ -187,10 +176,7 @@ class MoveAnchors(Intervention):
 class ScaleAttention(Intervention):
     """Multiply attention to chosen positions by a factor and renormalise rows; without a choice, multiply all scores.
 
-    A common factor on all weights would have no effect after renormalisation, so without a choice the scores themselves
-    are multiplied: above 1 attention gets sharper, below 1 flatter.
-
-    factor     above 0; 0 would be mask-positions
+    factor     above 0; 0 would be mask-positions. On all scores, above 1 attention gets sharper, below 1 flatter
     positions, region, kind   as in mask-positions
     rule       the anchors by this rule
 
@@ -214,8 +200,9 @@ class ScaleAttention(Intervention):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.factor <= 0:
-            factor = setting_text(self.factor)
-            raise FloatLensError(f"factor {factor} should be above 0; to remove all attention use mask-positions")
+            raise FloatLensError(
+                f"factor {self.factor:g} should be above 0; to remove all attention use mask-positions"
+            )
         if self.random is not None and not self.place:
             raise FloatLensError("random needs positions to match; pass positions, a region, a kind or a rule")
 
@@ -250,8 +237,7 @@ class SoftCap(Intervention):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cap <= 0:
-            cap = setting_text(self.cap)
-            raise FloatLensError(f"cap {cap} should be above 0; a small cap makes attention nearly uniform")
+            raise FloatLensError(f"cap {self.cap:g} should be above 0; a small cap makes attention nearly uniform")
 
     def check(self, shape: Shape, config: PreTrainedConfig) -> None:
         super().check(shape, config)
@@ -267,9 +253,8 @@ class SoftCap(Intervention):
 class AddSink(Intervention):
     """Add an extra token that only absorbs attention: it has a score for every query and no value.
 
-    After the sink token of arXiv 2601.19657, here without training: a row's weights are multiplied by Z / (Z + exp(score)),
-    where Z is the row's sum of exp(scores). A trace shows the weights of real positions, so received attention sums to
-    less than 1.
+    After the sink token of arXiv 2601.19657, here without training. A trace shows the weights of real positions, so
+    received attention sums to less than 1.
 
     score    the sink's score, on the scale of the scores that the softmax sees
 

@@ -97,13 +97,6 @@ class Intervention:
         ways = [field.name for field in fields(self) if field.name in PLACES]
         return FloatLensError(f"{self.name} takes one of {', '.join(ways)}; {problem}")
 
-    @property
-    def summary(self) -> str:
-        """Its text, and the first sentence of its class."""
-        about = (type(self).__doc__ or "").strip().splitlines()[0]
-        control = "" if getattr(self, "random", None) is None else "the matched control at random positions of: "
-        return f"{self}: {control}{about}"
-
     def control(self, seed: int) -> Intervention | None:
         """The matched control: the same change at random positions or heads. None if there is none."""
         changed: dict[str, Any] = {"random": seed}

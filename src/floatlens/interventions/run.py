@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,9 +66,7 @@ def stepwise(
             with change.acting(index, tokens_BT):
                 step = next(steps, None)
             if step is None:
-                change.check_acted()
                 return
-            change.check_called()
             index, tokens_BT = step.index + 1, step.after_BT
             yield step
 
@@ -80,10 +77,19 @@ class Change:
     """The change that the attention function calls: applies each intervention of the layer and computes the result."""
 
     def __init__(self, lens: Lens, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
-        self.lens, self.interventions = lens, interventions
-        self.state = DecodingState(batch, new_tokens, lens.family, pieces(lens), start_tokens(lens, batch, new_tokens))
+        self.lens, self.called = lens, set[int]()
         self.forward: ForwardPass | None = None
-        self.called, self.acted = set[int](), set[int]()
+        tokens_BT = batch.ids_BP
+        if lens.has_mask:
+            tail_BN = batch.tail_BN()
+            masks_BN = tokens_BT.new_full((len(tokens_BT), new_tokens), lens.mask_id) if tail_BN is None else tail_BN
+            tokens_BT = torch.cat([tokens_BT, masks_BN], 1)
+
+        def strings(ids: Sequence[int]) -> list[str]:
+            pieces = lens.token_strings(list(dict.fromkeys(ids)))
+            return [pieces[str(i)] for i in ids]
+
+        self.state = DecodingState(batch, new_tokens, lens.family, strings, tokens_BT)
         self.by_layer: dict[int, list[Intervention]] = {}
         with_attention = set(attention_layers(lens.config))
         for one in interventions:
@@ -100,28 +106,20 @@ class Change:
 
     @contextmanager
     def acting(self, step: int, tokens_BT: torch.Tensor) -> Iterator[None]:
-        """Change the attention of a step with these tokens, inside the block."""
+        """Change the attention of a step with these tokens, inside the block.
+
+        A layer that should be changed and was never called is an error: the interventions would silently do nothing.
+        """
         self.state.step, self.forward = step, None
         self.state.begin_pass(tokens_BT)
         with changing(self.lens.model, self):
             yield
-
-    def check_called(self) -> None:
-        """Raise an error if a layer that should be changed was not called: the interventions would silently do nothing."""
         if missing := sorted(self.expected - self.called):
             named = ", ".join(str(one) for one in dict.fromkeys(one for n in missing for one in self.by_layer[n]))
             raise FloatLensError(
                 f"{named} changed nothing in layer {missing[0]} of {type(self.lens.model).__name__}: its attention does not "
                 f"use transformers' attention interface, so it cannot be traced or changed"
             )
-
-    def check_acted(self) -> None:
-        """Raise an error for a run in which an intervention never received an attention call."""
-        for one in self.interventions:
-            if id(one) not in self.acted:
-                raise FloatLensError(
-                    f"{one} changed nothing: no attention of {type(self.lens.model).__name__} was computed in its layers"
-                )
 
     def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:
         self.called.add(layer)
@@ -134,27 +132,4 @@ class Change:
         attention = AttentionCall(layer, inputs, self.state)
         for one in self.by_layer[layer]:
             one.change(attention)
-            self.acted.add(id(one))
-        output, used = attention.run(base)
-        # Each layer has different masks at each step, so no two may be processed together.
-        return output, replace(used, kind=(used.kind, layer))
-
-
-def start_tokens(lens: Lens, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
-    """The tokens of the first step: the prompts, and for masked diffusion the masks or the tail after them."""
-    if not lens.has_mask:
-        return batch.ids_BP
-    tail_BN = batch.tail_BN()
-    if tail_BN is None:
-        tail_BN = batch.ids_BP.new_full((len(batch.prompts), new_tokens), lens.mask_id)
-    return torch.cat([batch.ids_BP, tail_BN], 1)
-
-
-def pieces(lens: Lens) -> Callable[[Sequence[int]], list[str]]:
-    """Token ids as the tokenizer's pieces."""
-
-    def strings(ids: Sequence[int]) -> list[str]:
-        found = lens.token_strings(list(dict.fromkeys(ids)))
-        return [found[str(i)] for i in ids]
-
-    return strings
+        return attention.run(base)

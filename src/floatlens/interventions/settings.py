@@ -31,26 +31,17 @@ def selection(given: Any, what: str, words: tuple[str, ...] = ()) -> str:
     if isinstance(given, slice):
         parts = ["" if part is None else str(part) for part in (given.start, given.stop, given.step)]
         given = ":".join(parts if given.step is not None else parts[:2])
-    if isinstance(given, Iterable) and not isinstance(given, str):
-        numbers = sorted({int(_number_text(part, what, words)) for part in given})
-        if not numbers:
-            raise FloatLensError(f"no {what} was selected; pass at least one, or leave it out for all")
-        return str(numbers[0]) if len(numbers) == 1 else f"[{', '.join(map(str, numbers))}]"
-    text = str(given).strip()
-    if text in words:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    text = f"[{', '.join(map(str, given))}]" if several else str(given).strip()
+    if text in words or _SLICE.fullmatch(text):
         return text
-    if _SLICE.fullmatch(text):
-        return text.removesuffix(":") if text.count(":") == 2 else text
-    if text.startswith("[") and text.endswith("]"):
-        return selection(split_list(text), what, words)
-    return _number_text(given, what, words)
-
-
-def _number_text(given: Any, what: str, words: tuple[str, ...]) -> str:
-    if not (text := str(given).strip()).isdecimal():
+    parts = split_list(text)
+    if not parts:
+        raise FloatLensError(f"no {what} was selected; pass at least one, or leave it out for all")
+    if not all(part.isdecimal() for part in parts):
         ways = ", ".join(["3", "0:4", "[0, 2, 5]", *words])
         raise FloatLensError(f"{what}s {given!r} are not understood; write them as one of {ways}")
-    return str(int(text))
+    return setting_text(tuple(sorted({int(part) for part in parts})))
 
 
 def select_numbers(choice: str | None, count: int, what: str) -> list[int]:
