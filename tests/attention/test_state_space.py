@@ -242,11 +242,14 @@ def test_a_cached_loop_of_the_user_is_refused(name: str) -> None:
         lens.model(ids[:, :1], cache_params=state, use_cache=True)
 
 
-def test_a_scan_keeps_the_first_rows_of_a_guided_batch() -> None:
-    mixer = randomised(Mamba2Mixer(Mamba2Config(**SIZES2), 0), 5)
-    with torch.no_grad():
-        both = scan_of(mixer, torch.randn(4, 5, 8))
-    torch.testing.assert_close(both.first_rows(2).weights(0, 5), both.weights(0, 5)[:2])
+def test_the_first_rows_of_a_guided_batch_are_observed() -> None:
+    lens = fl.load("tiny-ssm")
+    ids = torch.arange(24).view(4, 6)
+    both, half = Session(["received"]), Session(["received"], rows=2)
+    for session in (both, half):
+        with torch.no_grad(), observing(lens.model, session):
+            lens.model(ids)
+    torch.testing.assert_close(half.results["received"][0], both.results["received"][0][:2])
 
 
 @torch.no_grad()

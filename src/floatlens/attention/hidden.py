@@ -51,15 +51,6 @@ class Hidden:
         return self.h_BQE.float()
 
     @property
-    def positions(self) -> slice:
-        return slice(self.first, self.first + self.h_BQE.shape[1])
-
-    @property
-    def active_rows(self) -> slice:
-        """Slice of the states at active positions."""
-        return slice(self.active.start - self.first, self.active.stop - self.first)
-
-    @property
     def writing(self) -> range:
         """The active positions whose rows may write the answer."""
         first, end = self.layout.writing_span
@@ -90,7 +81,7 @@ class HiddenStatistic(Statistic):
         number_BT = now_BQ.new_full((now_BQ.shape[0], hidden.length), torch.nan)
         if before is not None and hidden.first and before.shape[0] == now_BQ.shape[0]:
             number_BT[:, : min(before.shape[1], hidden.length)] = before[:, : hidden.length]
-        number_BT[:, hidden.positions] = now_BQ
+        number_BT[:, hidden.first : hidden.first + now_BQ.shape[1]] = now_BQ
         hidden.memory[key] = number_BT
         return number_BT
 

@@ -21,7 +21,7 @@ from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.hidden import Hidden, HiddenStatistic
 from floatlens.attention.kernel import take
 from floatlens.attention.statistic import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS, Statistic
-from floatlens.attention.stream import TILE, Tile, Workspace, can_fuse, row_sums, weigh
+from floatlens.attention.stream import TILE, Space, Tile, can_fuse, row_sums, weigh
 from floatlens.decode.network import ForwardPass, current_pass
 from floatlens.errors import FloatLensError
 
@@ -146,7 +146,7 @@ class Session:
         self.observed: set[int] = set()  # layers whose attention was called
         self.bidirectional: bool | None = None  # whether queries may see later positions; None until that is known
         self.used_implementations: set[str] = set()  # "fused" and "kernel" leave some calls to "stream"
-        self.space = Workspace()
+        self.space: Space = {}
         self.calls = 0
         self.memory: dict[Hashable, Any] = {}  # state that statistics keep from one step to the next
         self._results: Results = {name: {} for name in self.statistics}
@@ -408,20 +408,13 @@ def sum_rows(call: Call) -> None:
 
 def check_shape(name: str, dims: Sequence[str], value: object, call: Call) -> None:
     """Raise an error if a result does not have the dims that its statistic declares."""
-    if not isinstance(value, torch.Tensor):
-        raise FloatLensError(f"statistic {name!r} returned {type(value).__name__}; expected a tensor (batch, *dims)")
-    shape = tuple(value.shape)
-    if len(shape) != 1 + len(dims):
-        raise FloatLensError(
-            f"statistic {name!r} returned the shape {shape}, which has {len(shape) - 1} dims after the batch; "
-            f"it declares {len(dims)}: {', '.join(dims) or 'none'}"
-        )
     known = {"head": call.H, "kv_head": call.K, "position": call.length, "key": call.length, "query": call.Q}
-    for dim, size, wanted in zip(("batch", *dims), shape, (call.B, *(known.get(dim) for dim in dims)), strict=True):
-        if wanted is not None and size != wanted:
-            raise FloatLensError(
-                f"statistic {name!r} returned the shape {shape}: its dim {dim!r} has {size}, expected {wanted}"
-            )
+    wanted = [call.B, *(known.get(dim) for dim in dims)]
+    shape = list(value.shape) if isinstance(value, torch.Tensor) else []
+    if len(shape) != len(wanted) or any(size not in (one, None) for one, size in zip(shape, wanted, strict=True)):
+        expected = ", ".join(f"{dim} {size or ''}".strip() for dim, size in zip(("batch", *dims), wanted, strict=True))
+        found = f"the shape {shape}" if shape else type(value).__name__
+        raise FloatLensError(f"statistic {name!r} returned {found}; expected a tensor ({expected})")
 
 
 def check_empty(layer: int, mask: torch.Tensor | None, end: int, keys: int) -> None:

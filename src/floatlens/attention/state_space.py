@@ -19,7 +19,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -114,11 +114,6 @@ class Scan:
             parts.append(total / each)
         return torch.stack(parts, 1)
 
-    def first_rows(self, rows: int) -> Scan:
-        """The same scan for the first rows of the batch."""
-        x, dt, b, c = (v[:rows] for v in (self.x_BTHP, self.dt_BTU, self.b_BTGN, self.c_BTGN))
-        return replace(self, x_BTHP=x, dt_BTU=dt, b_BTGN=b, c_BTGN=c)
-
     def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
         """C, B and x, the counterparts of queries, keys and values (B, H, T, ·)."""
         c, b = (v_BTGN.transpose(1, 2).expand(-1, self.H, -1, -1) for v_BTGN in (self.c_BTGN, self.b_BTGN))
@@ -130,8 +125,6 @@ def show_scans(session: Session, layer: int, scans: tuple[Scan, ...]) -> None:
 
     A layer has one scan, or one in each direction, whose heads come one after another.
     """
-    if session.rows is not None:
-        scans = tuple(scan.first_rows(session.rows) for scan in scans)
     q, k, v = (torch.cat(parts, 1) for parts in zip(*(scan.vectors() for scan in scans), strict=True))
 
     def rows(start: int, end: int) -> Tensor:
@@ -220,8 +213,9 @@ def mixers_observed(model: Any, session: Session) -> Iterator[None]:
                 f"generate with use_cache=False to observe it"
             )
         layer = getattr(module, "mamba_fwd", module).layer_idx
+        rows = slice(session.rows)  # guidance adds a second copy of the batch
         with torch.no_grad():
-            show_scans(session, layer, scans_of(module, u_BTD, mask))
+            show_scans(session, layer, scans_of(module, u_BTD[rows], None if mask is None else mask[rows]))
 
     with ExitStack() as stack:
         for module in mixers:

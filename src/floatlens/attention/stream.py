@@ -24,31 +24,20 @@ TINY = torch.finfo(torch.float32).tiny
 CAUSAL = 128  # queries per block of a causal call
 FEW = 8  # fewer queries than these are one row each: their weights are kept, and summed for many layers together
 LARGEST = 64.0  # weights and their sums stay far from overflow and underflow, and the entropy keeps six digits
+Space = dict[tuple[str, torch.device], torch.Tensor]
 KEPT = 1 << 21  # largest number of weights of writing rows that a call keeps
 
 
-class Workspace:
-    """Named buffers that grow to the largest block and are then reused.
+def scratch(space: Space, name: str, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """A float32 tensor with arbitrary content, in a buffer that grows to the largest block and is then reused.
 
     Allocating a megabyte per block would cost more than the arithmetic on it, because its pages are mapped and cleared.
-
-    >>> space = Workspace()
-    >>> a = space.take("scores", (2, 3), torch.device("cpu")); b = space.take("scores", (3, 2), torch.device("cpu"))
-    >>> a.data_ptr() == b.data_ptr()
-    True
     """
-
-    def __init__(self) -> None:
-        self.buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
-
-    def take(self, name: str, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-        """A float32 tensor of the given shape with arbitrary content."""
-        size = math.prod(shape)
-        buffer = self.buffers.get((name, device))
-        if buffer is None or buffer.numel() < size:
-            buffer = torch.empty(size, device=device)
-            self.buffers[name, device] = buffer
-        return buffer[:size].view(shape)
+    size = math.prod(shape)
+    buffer = space.get((name, device))
+    if buffer is None or buffer.numel() < size:
+        buffer = space[name, device] = torch.empty(size, device=device)
+    return buffer[:size].view(shape)
 
 
 @dataclass(frozen=True)
@@ -101,7 +90,7 @@ def attention_rows(call: Call, start: int, end: int) -> torch.Tensor:
 
 
 def weigh(
-    call: Call, size: int, space: Workspace, *, show: Callable[[Tile], None] | None = None, output: bool = False
+    call: Call, size: int, space: Space, *, show: Callable[[Tile], None] | None = None, output: bool = False
 ) -> torch.Tensor | None:
     """Compute the weights of a call once, and keep in it what statistics need of them.
 
@@ -158,7 +147,7 @@ def _weigh_rows(call: Call, output: bool) -> torch.Tensor | None:
     return made.view(call.B, call.H, call.Q, D).transpose(1, 2).contiguous()
 
 
-def _weigh_blocks(call: Call, size: int, space: Workspace, output: bool) -> torch.Tensor | None:
+def _weigh_blocks(call: Call, size: int, space: Space, output: bool) -> torch.Tensor | None:
     """`weigh` for plain softmax attention."""
     B, H, K, Q, T, device = call.B, call.H, call.K, call.Q, call.T, call.device
     G, N, D = H // K, B * H, call.v_BKTD.shape[-1]
@@ -177,10 +166,10 @@ def _weigh_blocks(call: Call, size: int, space: Workspace, output: bool) -> torc
         heads, queries = slice(head, head + n), slice(start, end)
         if not bounded:
             x_NQT.sub_(x_NQT.amax(-1, keepdim=True))
-        weights_NQT = torch.exp2(x_NQT, out=space.take("weights", (n, q, keys), device))
+        weights_NQT = torch.exp2(x_NQT, out=scratch(space, "weights", (n, q, keys), device))
         inverse_NQ = torch.sum(weights_NQT, -1, out=totals_NQ[heads, queries]).reciprocal()
         if output_BQHD is not None:
-            made = space.take("output", (n // G, G * q, D), device)
+            made = scratch(space, "output", (n // G, G * q, D), device)
             torch.bmm(weights_NQT.view(n // G, G * q, keys), values_MTD[head // G : (head + n) // G, :keys], out=made)
             # A block is a part of one row of the batch, or all heads of several rows.
             row, own = divmod(head, H)
@@ -215,7 +204,7 @@ def is_bounded(call: Call) -> bool:
     return largest < LARGEST
 
 
-def exponent_blocks(call: Call, size: int, space: Workspace) -> Iterator[tuple[int, int, int, torch.Tensor]]:
+def exponent_blocks(call: Call, size: int, space: Space) -> Iterator[tuple[int, int, int, torch.Tensor]]:
     """The scores of a call in base 2, with masks applied: (first of its B·H heads, start, end, exponents_NQT)."""
     B, K, Q, T, D = call.B, call.K, call.Q, call.T, call.q_BHQD.shape[-1]
     M, G, device = B * K, call.H // K, call.device
@@ -231,7 +220,7 @@ def exponent_blocks(call: Call, size: int, space: Workspace) -> Iterator[tuple[i
         for start in range(0, Q, queries):
             end = min(Q, start + queries)
             keys = end if call.causal else T
-            x = space.take("exponents", (high - low, G * (end - start), keys), device)
+            x = scratch(space, "exponents", (high - low, G * (end - start), keys), device)
             side = rows_MGQD[low:high, :, start:end].reshape(high - low, -1, D)
             keys_side = keys_MTD[low:high, :keys].transpose(1, 2)
             if seen_BT is None:

@@ -88,8 +88,9 @@ class HiddenChange(HiddenStatistic):
     compares = True
 
     def of(self, hidden: Hidden) -> torch.Tensor:
-        active, key = hidden.h[:, hidden.active_rows], (self.name, hidden.layer)
-        return change_since_last(hidden.memory, key, hidden.active.start, active, hidden.length)
+        active, key = hidden.active, (self.name, hidden.layer)
+        states_BQE = hidden.h[:, active.start - hidden.first : active.stop - hidden.first]
+        return change_since_last(hidden.memory, key, active.start, states_BQE, hidden.length)
 
 
 @register_statistic
