@@ -17,7 +17,7 @@ from floatlens.anchors import RULES
 from floatlens.attention.statistic import STATISTICS
 from floatlens.data.read import READERS
 from floatlens.decode.sampler import SAMPLERS, Sampler
-from floatlens.evaluation.stress.stress import STRESSES
+from floatlens.evaluation.stress import STRESSES
 from floatlens.findings.finding import CLAIMS, FINDINGS, Finding
 from floatlens.interventions.intervention import INTERVENTIONS
 from floatlens.models.family import FAMILIES, family_of

@@ -13,7 +13,7 @@ from .data.sample import Sample as Sample
 from .decode.sampler import register_sampler as register_sampler
 from .errors import FloatLensError as FloatLensError
 from .evaluation.loop import evaluate as evaluate
-from .evaluation.stress.stress import register_stress as register_stress
+from .evaluation.stress import register_stress as register_stress
 from .findings.finding import register_claim as register_claim
 from .findings.finding import register_finding as register_finding
 from .interventions.ablate_heads import AblateHeads as AblateHeads

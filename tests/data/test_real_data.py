@@ -11,7 +11,7 @@ import pytest
 from floatlens.data.prompt import build, clean
 from floatlens.data.read import read
 from floatlens.data.retrieval import index_of, retrieve
-from floatlens.evaluation.stress.stress import STRESSES, StressOptions
+from floatlens.evaluation.stress import STRESSES, StressOptions
 
 
 @pytest.fixture(scope="module")

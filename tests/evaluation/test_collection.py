@@ -15,8 +15,8 @@ from floatlens.cli.main import list_options
 from floatlens.cli.stress import command
 from floatlens.data.sample import Passage, Sample
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.stress import collection
-from floatlens.evaluation.stress.collection import STAGES
+from floatlens.evaluation import collection
+from floatlens.evaluation.collection import STAGES
 
 PLACES = ["Molen", "Rusk", "Tarn", "Oder", "Vann", "Helm"]
 

@@ -16,7 +16,7 @@ from floatlens.cli.eval import command
 from floatlens.cli.main import list_options, run
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.sources import open_sources, place_gold, with_gold_at
-from floatlens.evaluation.stress.stress import STRESSES, StressOptions
+from floatlens.evaluation.stress import STRESSES, StressOptions
 from floatlens.lens import Lens
 from floatlens.store.folder import RunFolder
 

@@ -10,12 +10,13 @@ import pytest
 
 from floatlens.data.sample import Passage, Sample, contains_words
 from floatlens.errors import FloatLensError
+from floatlens.evaluation import curves
 from floatlens.evaluation.loop import ModelWorker, answer_all
-from floatlens.evaluation.stress import curves, noise
-from floatlens.evaluation.stress.stress import (
+from floatlens.evaluation.stress import (
     STRESSES,
     StressLevel,
     StressOptions,
+    is_distractor,
     register_stress,
     stress_experiments,
 )
@@ -192,12 +193,11 @@ def test_intervals_cover_a_planted_slope():
 def test_questions_without_an_answer_at_some_level_leave_the_curve_s_numbers():
     rows = [("a", "0", 0.0, 1.0), ("a", "1", 1.0, 0.0), ("b", "0", 0.0, 1.0), ("b", "1", 1.0, float("nan"))]
     table = pandas.DataFrame(rows, columns=["id", "level", "x", "accuracy"])
-    scores, x, names = curves.matrix(table, "accuracy")
-    assert scores.tolist() == [[1.0, 0.0]] and x.tolist() == [0.0, 1.0] and names == ["0", "1"]
+    scores, x = curves.by_level(table, "accuracy")
+    assert scores.to_numpy().tolist() == [[1.0, 0.0]] and x.to_dict() == {"0": 0.0, "1": 1.0}
 
 
-def test_a_distractor_does_not_hold_the_answer_and_levels_fit_their_number():
+def test_a_distractor_does_not_hold_the_answer():
     sample = Sample("1", "Where?", ["Molen"], [Passage("Ada is in Molen.", gold=True)])
-    assert noise.is_distractor(Passage("Ben is in Rusk."), sample)
-    assert not noise.is_distractor(Passage("Molen is a town."), sample)
-    assert (noise._smaller(5), noise._smaller(0)) == ("0,1,2,4", "0")
+    assert is_distractor(Passage("Ben is in Rusk."), sample)
+    assert not is_distractor(Passage("Molen is a town."), sample)

@@ -13,8 +13,8 @@ import floatlens
 from floatlens.cli.main import list_options
 from floatlens.cli.stress import command
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.stress import curves
-from floatlens.evaluation.stress.stress import STRESSES, StressOptions
+from floatlens.evaluation import curves
+from floatlens.evaluation.stress import STRESSES, StressOptions
 from floatlens.store.folder import RunFolder
 from floatlens.trace.trace import Trace
 

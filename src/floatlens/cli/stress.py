@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from floatlens.evaluation.stress.stress import StressLevel
+    from floatlens.evaluation.stress import StressLevel
     from floatlens.store.folder import RunFolder
 
 
@@ -78,10 +78,10 @@ def command(
         floatlens stress collection tiny-mdm --data world:fresh --out collection
     """
     from floatlens.data.read import named_data
+    from floatlens.evaluation.collection import COLLECTION
     from floatlens.evaluation.metrics import SCORES
     from floatlens.evaluation.sources import open_sources
-    from floatlens.evaluation.stress.collection import COLLECTION
-    from floatlens.evaluation.stress.stress import STRESSES, StressOptions, stress_experiments
+    from floatlens.evaluation.stress import STRESSES, StressOptions, stress_experiments
     from floatlens.store.engine import make_engine
 
     test = COLLECTION if name == COLLECTION.name else STRESSES[name]
@@ -111,9 +111,9 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.cli.ablate import check_interventions
+    from floatlens.evaluation import curves
     from floatlens.evaluation.conditions import Condition, conditions
     from floatlens.evaluation.loop import ModelWorker, answer_all
-    from floatlens.evaluation.stress import curves
     from floatlens.findings.stress import stress as finding
 
     levels_of = [level.options(sampling, reading)[0] for several in made.values() for level in several]
@@ -168,7 +168,7 @@ def collection_results(
     answers: pd.DataFrame, made: Mapping[str, Sequence[StressLevel]], folder: RunFolder | None, trace: bool
 ) -> dict[str, Any]:
     """Return the shares of right, outdated and misled answers by stage, and the attention to passages by their role."""
-    from floatlens.evaluation.stress import collection
+    from floatlens.evaluation import collection
     from floatlens.findings.flow import attention_by_role
     from floatlens.store.runs import RunTraces
 

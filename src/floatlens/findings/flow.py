@@ -22,7 +22,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.stress.collection import ROLES, Lives
+from floatlens.evaluation.collection import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import writing_profile, writing_steps

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError, check_known
+from floatlens.evaluation import curves
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
-from floatlens.evaluation.stress import curves
-from floatlens.evaluation.stress.stress import STRESSES
+from floatlens.evaluation.stress import STRESSES
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.knowledge import floor
@@ -51,7 +51,7 @@ class Stress(Finding):
         table = table[table["stress"] != ""] if "stress" in table else table.iloc[:0]
         if table.empty:
             raise FloatLensError("there are no answers under stress; create them with floatlens stress")
-        table = curves.with_intervention(table).assign(place=table["stress"] + "=" + table["level"])
+        table = table.assign(place=table["stress"] + "=" + table["level"])
         key = ["stress", "model", "data", "intervention", "id"]
         order, coords = per_question(table, key)
         levels = list(dict.fromkeys(table["place"]))

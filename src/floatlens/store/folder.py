@@ -391,14 +391,11 @@ class RunFolder:
 def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise an error that names the differing settings if a run was started with other ones."""
     old, new = json.loads(json.dumps(before)), json.loads(json.dumps(now, default=str))
-    differing: list[str] = []
-    for part in MATCHED:
-        if part in old and part in new:
-            differing += differences(old[part], new[part], "" if part == "asked" else part)
-    if differing:
-        raise FloatLensError(
-            f"{location} was started with other settings ({'; '.join(differing)}); use the same, or another --out"
-        )
+    for part in (part for part in MATCHED if part in old and part in new):
+        if differing := differences(old[part], new[part], "" if part == "asked" else part):
+            raise FloatLensError(
+                f"{location} was started with other settings ({'; '.join(differing)}); use the same, or another --out"
+            )
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:

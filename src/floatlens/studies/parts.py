@@ -23,7 +23,7 @@ from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import Condition, conditions, standard
 from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
 from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, Key, with_gold_at
-from floatlens.evaluation.stress.stress import STRESSES, StressLevel, StressOptions, stress_experiments
+from floatlens.evaluation.stress import STRESSES, StressLevel, StressOptions, stress_experiments
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
 from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, as_one

@@ -23,16 +23,10 @@ from floatlens.data.retrieval import Document, Index
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import score
-from floatlens.evaluation.stress.stress import StressLevel, StressOptions, StressTest
+from floatlens.evaluation.stress import StressLevel, StressOptions, StressTest
 
-ABSENT, PRESENT, REPLACED, COPIED, MISLED, WITHDRAWN = STAGES = (
-    "absent",
-    "present",
-    "replaced",
-    "copied",
-    "misled",
-    "withdrawn",
-)
+STAGES = ("absent", "present", "replaced", "copied", "misled", "withdrawn")
+ABSENT, PRESENT, REPLACED, COPIED, MISLED, WITHDRAWN = STAGES
 CURRENT, COPY, MISLEADING, OTHER = ROLES = ("current", "copy", "misleading", "other")
 COPIES = 2
 SHARES = ("accuracy_words", "outdated", "misled")  # of answers, each 0 or 1
@@ -97,33 +91,19 @@ def lives(samples: Sequence[Sample], seed: int = 0) -> list[DocumentLife]:
     pool = list(dict.fromkeys(answer for sample in samples for answer in sample.answers[:1]))
     found = []
     for number, sample in enumerate(samples):
-        gold = [p for p in sample.passages if p.gold]
+        gold = [Passage(p.text, p.title) for p in sample.passages if p.gold]
         holding = next((i for i, p in enumerate(gold) if can_change(p, sample.answers)), None)
         random_ = random.Random(f"{seed} {sample.id}")
         others = draw_answers(sample, pool, random_)
         if holding is None or len(others) < 2:
             continue
-        new, wrong = others[:2]
-        name = f"question {number}"
-        updated = [
-            put_answer(p, sample.answers, new) if i == holding else p
-            for i, p in enumerate(Passage(p.text, p.title) for p in gold)
-        ]
-        kept = f"{sample.question} {new}"
-        copies = [drop_word(updated[holding], kept, random_) for _ in range(COPIES)]
-        misleading = put_answer(drop_word(updated[holding], kept, random_), [new], wrong)
-        ids = [f"{name}, {i}" for i in range(len(gold))]
-        found.append(
-            DocumentLife(
-                sample,
-                [Document(id_, Passage(p.text, p.title)) for id_, p in zip(ids, gold, strict=True)],
-                [Document(id_, p) for id_, p in zip(ids, updated, strict=True)],
-                [Document(f"{name}, copy {i}", p) for i, p in enumerate(copies)],
-                Document(f"{name}, misleading", misleading),
-                new,
-                wrong,
-            )
-        )
+        new, wrong = others
+        updated = [put_answer(p, sample.answers, new) if i == holding else p for i, p in enumerate(gold)]
+        copies = [drop_word(updated[holding], f"{sample.question} {new}", random_) for _ in range(COPIES + 1)]
+        misleading = put_answer(copies.pop(), [new], wrong)
+        several = [(gold, ""), (updated, ""), (copies, " copy"), ([misleading], " misleading")]
+        made = [[Document(f"question {number},{role} {i}", p) for i, p in enumerate(each)] for each, role in several]
+        found.append(DocumentLife(sample, *made[:3], made[3][0], new, wrong))
     if not found:
         raise FloatLensError(
             f"none of the {len(samples)} questions has a gold passage that contains its answer; use other data"
@@ -138,7 +118,7 @@ def can_change(passage: Passage, answers: Sequence[str]) -> bool:
 
 
 def draw_answers(sample: Sample, pool: Sequence[str], random_: random.Random) -> list[str]:
-    """Return answers of other questions in random order, those with as many words as this one's first."""
+    """Return up to two answers of other questions, drawn among those whose number of words is closest."""
     own = [normalise(answer) for answer in sample.answers]
     text = " ".join(p.line for p in sample.passages if p.gold)
     free = [
@@ -154,9 +134,7 @@ def draw_answers(sample: Sample, pool: Sequence[str], random_: random.Random) ->
     for answer in sorted(free, key=lambda each: abs(len(each.split()) - length)):
         if not any(normalise(answer) in normalise(a) or normalise(a) in normalise(answer) for a in apart):
             apart.append(answer)
-        if len(apart) == 2:
-            break
-    return apart
+    return apart[:2]
 
 
 def put_answer(passage: Passage, old: Sequence[str], new: str) -> Passage:
@@ -225,20 +203,18 @@ def with_outcomes(answers: pd.DataFrame, streams: Mapping[str, Lives]) -> pd.Dat
     `streams` has the questions as they were asked, by data set and stage, which is the answers' `level`. NaN where a stage
     has no such answer.
     """
-    samples = {
-        (data, stage, sample.id): sample
+    meta = {
+        (data, stage, sample.id): sample.meta
         for data, stages in streams.items()
         for stage, several in stages.items()
         for sample in several
     }
-    found: dict[str, list[float]] = {"outdated": [], "misled": []}
-    for row in answers.itertuples():
-        sample = samples[str(row.data), str(row.level), str(row.id)]
-        for name, values in found.items():
-            wrong = sample.meta[name]
-            known = bool(wrong) and row.error is None
-            values.append(score(str(row.answer), list(wrong))["accuracy_words"] if known else np.nan)
-    return answers.assign(**found)
+
+    def outcome(row: pd.Series[Any], name: str) -> float:
+        wrong = meta[row["data"], row["level"], row["id"]][name]
+        return score(row["answer"], wrong)["accuracy_words"] if wrong and row["error"] is None else np.nan
+
+    return answers.assign(**{n: answers.apply(outcome, axis=1, args=(n,)) for n in ("outdated", "misled")})
 
 
 def summary(answers: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,7 @@ GROUP = ["stress", "model", "data", "intervention"]
 
 def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
     """Return one row per model, data set, intervention and level: the mean score of the answered questions."""
-    rows, answers = [], with_intervention(answers)
+    rows = []
     for key, part in answers.groupby([*GROUP, "level"], sort=False):
         estimate = stats.percentile_mean(part[score].to_numpy(float))
         about = dict(zip([*GROUP, "level"], key, strict=True))
@@ -34,14 +34,14 @@ def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
     level. Intervals are bootstrap intervals over questions, each with all its levels. The range of a noisy curve is never
     0, so compare it between models on the same questions, not with 0.
     """
-    rows, answers = [], with_intervention(answers)
+    rows = []
     for key, part in answers.groupby(GROUP, sort=False):
-        scores_NX, x_X, levels = matrix(part, score)
-        numbers: dict[str, float] = {"n": len(scores_NX), "levels": len(levels)}
-        for name, (value, low, high) in estimates(scores_NX, x_X).items():
+        scores, x_X = by_level(part, score)
+        numbers: dict[str, float] = {"n": len(scores), "levels": len(x_X)}
+        for name, (value, low, high) in estimates(scores.to_numpy(float), x_X.to_numpy(float)).items():
             numbers |= {name: value, f"{name}_low": low, f"{name}_high": high}
-        first = part.iloc[0]
-        rows.append({**dict(zip(GROUP, key, strict=True)), "kind": str(first["kind"]), "score": score, **numbers})
+        about = {**dict(zip(GROUP, key, strict=True)), "kind": str(part["kind"].iloc[0]), "score": score}
+        rows.append({**about, **numbers})
     return pd.DataFrame(rows)
 
 
@@ -53,7 +53,7 @@ def effects(answers: pd.DataFrame, score: str = "accuracy") -> list[dict[str, An
     A positive `loss` means that the stress costs more under the intervention.
     """
     found = []
-    for (stress, model, data), part in with_intervention(answers).groupby(GROUP[:3], sort=False):
+    for (stress, model, data), part in answers.groupby(GROUP[:3], sort=False):
         plain = _numbers_by_question(part[part["intervention"] == ""], score)
         for name in dict.fromkeys(part["of"][part["of"] != ""]):
             mine = part[part["of"] == name]
@@ -73,27 +73,30 @@ def effects(answers: pd.DataFrame, score: str = "accuracy") -> list[dict[str, An
 
 def _numbers_by_question(part: pd.DataFrame, score: str) -> dict[str, pd.Series[float]]:
     """Return each question's mean score over the levels, and its score at the first level of the axis minus the last."""
-    levels = list(dict.fromkeys(part["level"]))
-    wide = part.pivot(index="id", columns="level", values=score)[levels].dropna()
-    x = pd.to_numeric(part.drop_duplicates("level").set_index("level")["x"].reindex(levels)).dropna()
-    found = {score: wide.mean(axis=1)}
-    if len(x) > 1:
-        found["loss"] = wide[x.idxmin()] - wide[x.idxmax()]
+    scores, x_X = by_level(part, score)
+    found, x_X = {score: scores.mean(axis=1)}, x_X.dropna()
+    if len(x_X) > 1:
+        found["loss"] = scores[x_X.idxmin()] - scores[x_X.idxmax()]
     return found
 
 
-def with_intervention(answers: pd.DataFrame) -> pd.DataFrame:
-    """Return the answers with the columns on interventions; answers of earlier versions have none."""
-    missing = {name: "" for name in ("intervention", "of") if name not in answers}
-    return answers.assign(**missing) if missing else answers
+def by_level(part: pd.DataFrame, score: str) -> tuple[pd.DataFrame, pd.Series[float]]:
+    """Return the scores of the questions answered at every level, one column per level, and the axis by level."""
+    axis = part.drop_duplicates("level").set_index("level")["x"]
+    return part.pivot(index="id", columns="level", values=score)[axis.index].dropna(), pd.to_numeric(axis)
 
 
-def matrix(part: pd.DataFrame, score: str) -> tuple[Array, Array, list[str]]:
-    """Return scores (question, level) of the questions answered at every level, the axis, and the names of the levels."""
-    levels = list(dict.fromkeys(part["level"]))
-    wide = part.pivot(index="id", columns="level", values=score)[levels].dropna()
-    x = part.drop_duplicates("level").set_index("level")["x"].reindex(levels)
-    return wide.to_numpy(float), pd.to_numeric(x).to_numpy(float), levels
+def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, float]]:
+    """Return value and interval of range, slope and loss."""
+    if not len(scores_NX):
+        return {"range": (np.nan, np.nan, np.nan)}
+    values = numbers_of(scores_NX.mean(axis=0, keepdims=True), x_X)
+    drawn = numbers_of(stats.resample_curves(scores_NX), x_X)
+    found = {}
+    for name, value in values.items():
+        low, high = stats.percentile_interval(drawn[name])
+        found[name] = (float(value[0]), float(low), float(high))
+    return found
 
 
 def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:
@@ -110,26 +113,12 @@ def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:
     return found
 
 
-def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, float]]:
-    """Return value and interval of each number."""
-    if not len(scores_NX):
-        return {"range": (np.nan, np.nan, np.nan)}
-    values = numbers_of(scores_NX.mean(axis=0, keepdims=True), x_X)
-    drawn = numbers_of(stats.resample_curves(scores_NX), x_X)
-    found = {}
-    for name, value in values.items():
-        low, high = stats.percentile_interval(drawn[name])
-        found[name] = (float(value[0]), float(low), float(high))
-    return found
-
-
 def as_results(answers: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the results of the answers with the name of the level and its value on the axis."""
-    levels = with_intervention(answers).drop_duplicates(["data", "condition"]).set_index(["data", "condition"])
+    levels = answers.drop_duplicates(["data", "condition"]).set_index(["data", "condition"])
     found = []
     for entry in results(answers):
         at = levels.loc[(entry["data"], entry["condition"])]
-        x = None if pd.isna(at["x"]) else float(at["x"])
-        about = {"stress": at["stress"], "level": at["level"], "x": x, "intervention": at["intervention"]}
-        found.append({**entry, **about})
+        about = {name: at[name] for name in ("stress", "level", "x", "intervention")}
+        found.append({**entry, **about, "x": None if pd.isna(at["x"]) else float(at["x"])})
     return found
