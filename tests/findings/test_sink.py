@@ -14,7 +14,7 @@ import floatlens as fl
 from floatlens.findings.sink import FIND, WORDS, choose_controls, conditions, same_type, spell, texts_of, word_start
 from floatlens.findings.window import LENGTH, PROMPT, WRITTEN, read_text
 from floatlens.store.runs import SWITCH, model_runs
-from floatlens.studies.opening import switch_traces
+from floatlens.studies.report import switch_traces
 from floatlens.studies.sentences import say_aloud
 from floatlens.studies.study import Study
 from tests import small_tokenizers

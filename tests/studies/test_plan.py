@@ -10,7 +10,7 @@ import pytest
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import CLAIMS, FINDINGS
 from floatlens.options import Data, Scope
-from floatlens.studies.plan import PAPER, Sizes, StudyPlan, choose_findings
+from floatlens.studies.plan import PAPER, SIZES, StudyPlan, choose_findings
 
 
 def planned(**scope: Any) -> StudyPlan:
@@ -43,7 +43,7 @@ def test_no_claim_beyond_the_paper_is_primary() -> None:
 
 def test_findings_decide_which_parts_are_worked_on() -> None:
     assert planned(only=["heads"]).parts == ("traces",)
-    assert planned(only=["stress", "drift"]).parts == ("traces", "texts", "stress")
+    assert planned(only=["stress", "drift"]).parts == ("traces", "texts", "stress", "replays")
     with pytest.raises(FloatLensError, match="unknown finding 'drfit'; did you mean 'drift'"):
         choose_findings(only=["drfit"])
     with pytest.raises(FloatLensError, match="removes all"):
@@ -51,9 +51,10 @@ def test_findings_decide_which_parts_are_worked_on() -> None:
 
 
 def test_a_limit_holds_for_every_part() -> None:
-    assert Sizes(4, None, 12, 12).limited(8) == Sizes(4, 8, 8, 8, 8, 8)
-    assert replace(planned(full=True), reading=Data(limit=8)).sizes == Sizes(8, 8, 8, 8, 8, 8)
+    few = planned(sizes={"traces": 4, "knowledge": None, "stress": 12, "causes": 12})
+    assert replace(few, reading=Data(limit=8)).sizes == {**dict.fromkeys(SIZES, 8), "traces": 4}
+    assert replace(planned(full=True), reading=Data(limit=8)).sizes == dict.fromkeys(SIZES, 8)
     with pytest.raises(FloatLensError, match="limit 0"):
-        Sizes().limited(0)
-    with pytest.raises(FloatLensError, match="unknown part 'stres' in sizes"):
+        _ = replace(planned(), reading=Data(limit=0)).sizes
+    with pytest.raises(FloatLensError, match="unknown part in sizes 'stres'; did you mean 'stress'"):
         _ = planned(sizes={"stres": 3}).sizes

@@ -22,9 +22,9 @@ from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.findings import style
 from floatlens.store.folder import RunFolder
-from floatlens.studies.analyse import Drawing, ReportTable, Section
+from floatlens.studies.analyse import ReportTable, Section
 from floatlens.studies.drawing import inlined
-from floatlens.studies.page import About, csv_of, headline, matrix, policy, render
+from floatlens.studies.page import csv_of, headline, matrix, policy, render
 from floatlens.studies.report import make
 from tests.browser import Visit, browser, open_page  # noqa: F401
 from tests.explorer.traces import planted
@@ -63,22 +63,21 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "§3.1",
         "Do the anchors move?",
         seen=[f"In {HOSTILE} they do."],
-        drawings=[Drawing("drift", f"A map of {HOSTILE}", "Dark is much.")],
+        figures=[{"stem": "drift", "title": f"A map of {HOSTILE}", "reading": "Dark is much."}],
         tables=[ReportTable("Numbers", ["model", *wide], [[HOSTILE, *["0.123"] * 14]], {(0, 1)})],
         claims=[claim(), claim("inconclusive", None, ("dream", "arm"))],
         settings={"anchor rule": "sigma(k=3)"},
     )
     failed = Section("flow", "Region flow", problem=HOSTILE)
-    about = About(
-        f"Where attention floats in {HOSTILE}",
-        models=[{"name": HOSTILE, "kind": "MDM", "family": "llada", "layers": "2"}],
-        data=["world:fresh"],
-        traces=1,
-        answers=2,
-        manifests=[("run", HOSTILE)],
-        failed={"tiny-mdm, stress": HOSTILE},
-        errors=[{"sample": HOSTILE, "reason": HOSTILE}],
-    )
+    about = {
+        "title": f"Where attention floats in {HOSTILE}",
+        "line": HOSTILE,
+        "models": [{"name": HOSTILE, "kind": "MDM", "family": "llada", "n_layers": "2"}],
+        "manifests": [("run", HOSTILE)],
+        "failed": {"tiny-mdm, stress": HOSTILE},
+        "errors": [{"sample": HOSTILE, "reason": HOSTILE}],
+        **dict.fromkeys(("settings", "notes", "tracked", "errors_left_out", "version"), ()),
+    }
     words = [f"Ġ{HOSTILE}", "Ġ<b>bold</b>", "Ġ&amp;", "Ġword"]
     films = [film(planted(steps=4, layers=2, heads=2, positions=30, words=words, kind=k)) for k in ("mdm", "arm")]
     out = folder / "report.html"
@@ -166,7 +165,7 @@ def test_a_table_too_large_for_the_page_is_named_instead(tmp_path: Path, monkeyp
     monkeypatch.setattr("floatlens.studies.page.ROOM", 100)
     pd.DataFrame({"x": range(10_000)}).to_parquet(tmp_path / "big.parquet")
     found = csv_of(tmp_path / "big.parquet")
-    assert not found.address and "big.parquet" in found.missing
+    assert not found["address"] and "big.parquet" in found["missing"]
 
 
 @pytest.mark.parametrize(

@@ -92,18 +92,18 @@ def announce(plans: Sequence[StudyPlan], engine: Engine | None = None) -> int:
     """Print to standard error what a study will do and how long that takes; return the number of its questions."""
     from floatlens.cli.shared import print_notes, spell_time
     from floatlens.findings.spelling import listed
-    from floatlens.studies.estimate import estimate
+    from floatlens.studies.study import estimate
 
     lines = [f"Study of {listed(plan.models)} on {listed(plan.data)}: {', '.join(plan.findings)}" for plan in plans]
     if engine is not None and not engine.in_process:
         print_notes(lines)
         return 0
     print_notes([*lines, "Timing a few questions of each model …"])
-    found = estimate(plans, plans[0].scope.jobs or 1)
-    parts = [f"{WORK[part].format(count)}" for part, count in found.sizes.items() if count]
+    sizes, seconds = estimate(plans, plans[0].scope.jobs or 1)
+    parts = [f"{WORK[part].format(count)}" for part, count in sizes.items() if count]
     shorter = "; --resume skips what is done" if plans[0].run.resume else "; --limit N makes it shorter"
-    print_notes([f"{'; '.join(parts)}.", f"This takes about {spell_time(found.seconds)} on this machine{shorter}."])
-    return sum(found.sizes.values())
+    print_notes([f"{'; '.join(parts)}.", f"This takes about {spell_time(seconds)} on this machine{shorter}."])
+    return sum(sizes.values())
 
 
 def fitting_jobs(models: list[str], loading: Load) -> int:

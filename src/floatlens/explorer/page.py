@@ -41,16 +41,19 @@ def asset() -> str:
 
 def script_hashes() -> list[str]:
     """Return the script-src expressions that allow the embedded script."""
-    return [_source(asset())]
+    return [source_hash(asset())]
 
 
-def _source(text: str) -> str:
+def source_hash(text: str) -> str:
+    """Return the expression of a Content-Security-Policy that allows a script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
 
 
 def policy() -> str:
     """Return the Content-Security-Policy of a page that contains only the explorer."""
-    return f"default-src 'none'; script-src {' '.join(script_hashes())}; style-src {_source(STYLE)}; base-uri 'none'"
+    return (
+        f"default-src 'none'; script-src {' '.join(script_hashes())}; style-src {source_hash(STYLE)}; base-uri 'none'"
+    )
 
 
 def embed(

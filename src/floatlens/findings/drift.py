@@ -7,7 +7,7 @@ With all query rows, the received attention of the paper's figures, an ARM canno
 step adds one row. With the one row that writes per step it must, because attention is local. The two kinds of model are
 therefore compared by windows of rows on the same prose (`window`), and an MDM's movement over all rows with two nulls:
 *reveal*, each token of constant strength once it is revealed, and *untrained*, the same steps through the same network with
-redrawn weights. A study makes the prose and the replays (`studies.replays`).
+redrawn weights. A study makes the prose and the replays (`studies.parts`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Drift(Finding):
     views = ("heatmap", "numbers")
     maps = ("heatmap",)
     needs_means = ("received",)
-    parts = ("traces", "texts")
+    parts = ("traces", "texts", "replays")
 
     def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
         """Measure how much the anchors move, per sample and layer. Definitions: `definitions`."""

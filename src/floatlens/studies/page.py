@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,14 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from floatlens.explorer.page import embed, script_hashes
+from floatlens.explorer.page import embed, script_hashes, source_hash
 from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
 from floatlens.findings.verdict import correct_primary
 from floatlens.stats import DEPENDS, FAILS, HOLDS, INCONCLUSIVE, NOT_TESTABLE, VERDICTS
-from floatlens.studies.analyse import Drawing, Section
+from floatlens.studies.analyse import Section
 from floatlens.studies.drawing import inlined
 from floatlens.studies.sentences import by_claim, say_aloud, say_primary
-from floatlens.version import __version__
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
 MOST_OPEN = 10  # a report with more sections shows no figure open: their headings, questions and sentences stay
@@ -45,87 +44,53 @@ OTHER = "Further claims"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-@dataclass
-class About:
-    """The header and footer of the report."""
-
-    title: str
-    models: list[dict[str, str]] = field(default_factory=list)
-    data: list[str] = field(default_factory=list)
-    traces: int = 0
-    answers: int = 0
-    settings: dict[str, str] = field(default_factory=dict)
-    manifests: list[tuple[str, str]] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    errors: list[dict[str, str]] = field(default_factory=list)
-    errors_left_out: int = 0
-    tracked: list[str] = field(default_factory=list)  # the summary of a report on checkpoints, which has no claims
-    version: str = __version__
-
-    @property
-    def line(self) -> str:
-        """Return the line under the title."""
-        parts = [f"{count(len(self.models), 'model')}", f"{count(self.traces, 'trace')}", count(self.answers, "answer")]
-        return ", ".join(parts) + (f" on {listed(self.data)}" if self.data else "")
-
-
-@dataclass(frozen=True)
-class Download:
-    """An embedded file, or the reason why there is none."""
-
-    name: str
-    address: str = ""
-    rows: int = 0
-    missing: str = ""
-
-
 def render(
-    about: About,
+    about: Mapping[str, Any],
     sections: Sequence[Section],
-    figures: Path,
+    folder: Path,
     films: Sequence[dict[str, Any]] = (),
-    opening: Drawing | None = None,
+    opening: dict[str, str] | None = None,
 ) -> str:
-    """Return the report as HTML; `figures` is the folder with the sections' figures and with that of the first screen."""
-    template = _environment().get_template(TEMPLATE)
-    style, script = (_asset(name) for name in (STYLE, SCRIPT))
+    """Return the report as HTML; `folder` has the sections' figures and that of the first screen (`opening`)."""
+    templates = files("floatlens.studies") / "templates"
+    style, script = ((templates / name).read_text(encoding="utf-8") for name in (STYLE, SCRIPT))
     claims = [claim for section in sections for claim in section.claims]
     correct_primary(claims)
-    return template.render(
-        about=about,
-        opening=_figure(opening, figures, "The same scale for both maps.") if opening else None,
-        sections=[
-            {
-                **asdict(section),
-                "figures": [_figure(each, figures, " ".join(section.seen)) for each in section.drawings],
-                "headline": headline(section.claims),
-                "claim_rows": [{**claim, **_cell(claim)} for claim in section.claims],
-            }
-            for section in sections
-        ],
-        matrix=matrix(sections),
-        tally={verdict: n for verdict in VERDICTS if (n := sum(claim["verdict"] == verdict for claim in claims))},
-        symbols=SYMBOLS,
-        most_seen=MOST_SEEN,
-        aloud=say_aloud(claims),
-        primary=say_primary(claims),
-        folded=len(sections) > MOST_OPEN,
-        explorer=Markup(embed(films, "films")) if films else "",
-        switch=len({film["model"] for film in films[:2]}) < len(films[:2]),
-        films=[
-            {"model": short(film["model"]), "question": film["question"], "output": film["output"]} for film in films
-        ],
-        style=Markup(style),
-        script=Markup(script),
-        policy=policy(script, bool(films)),
+    return (
+        _environment()
+        .get_template(TEMPLATE)
+        .render(
+            about=about,
+            opening=_figure(opening, folder, "The same scale for both maps.") if opening else None,
+            sections=[
+                {
+                    **asdict(section),
+                    "figures": [_figure(each, folder, " ".join(section.seen)) for each in section.figures],
+                    "headline": headline(section.claims),
+                    "claim_rows": [{**claim, **_cell(claim)} for claim in section.claims],
+                }
+                for section in sections
+            ],
+            matrix=matrix(sections),
+            tally={verdict: n for verdict in VERDICTS if (n := sum(claim["verdict"] == verdict for claim in claims))},
+            symbols=SYMBOLS,
+            most_seen=MOST_SEEN,
+            aloud=say_aloud(claims),
+            primary=say_primary(claims),
+            folded=len(sections) > MOST_OPEN,
+            explorer=Markup(embed(films, "films")) if films else "",
+            switch=len({film["model"] for film in films[:2]}) < len(films[:2]),
+            films=films,
+            style=Markup(style),
+            script=Markup(script),
+            policy=policy(script, bool(films)),
+        )
     )
 
 
 def policy(script: str, films: bool) -> str:
     """Return the Content-Security-Policy: own scripts by hash, own styles, own pictures, nothing else."""
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    scripts = [f"'sha256-{digest}'", *(script_hashes() if films else [])]
+    scripts = [source_hash(script), *(script_hashes() if films else [])]
     return (
         f"default-src 'none'; script-src {' '.join(scripts)}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -191,32 +156,27 @@ def _cell(claim: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _figure(drawing: Drawing, folder: Path, described: str) -> dict[str, Any]:
-    svg = (folder / f"{drawing.stem}.svg").read_text(encoding="utf-8")
-    text = f"{drawing.reading} {described}"
-    made = Markup(inlined(svg, f"figure-{drawing.stem}", drawing.title, text))
-    return {**asdict(drawing), "svg": made, "data": csv_of(folder / f"{drawing.stem}.parquet")}
+def _figure(figure: Mapping[str, str], folder: Path, described: str) -> dict[str, Any]:
+    stem, text = figure["stem"], f"{figure['reading']} {described}"
+    svg = (folder / f"{stem}.svg").read_text(encoding="utf-8")
+    made = Markup(inlined(svg, f"figure-{stem}", figure["title"], text))
+    return {**figure, "svg": made, "data": csv_of(folder / f"{stem}.parquet")}
 
 
-def csv_of(table: Path) -> Download:
-    """Convert a parquet table to a compressed CSV in a data: URL.
+def csv_of(table: Path) -> dict[str, Any]:
+    """Convert a parquet table to a compressed CSV in a data: URL, or give the reason why it is `missing`.
 
     Text that a spreadsheet would run as a formula is prefixed with an apostrophe, since tokens may be anything.
     """
     frame = pd.read_parquet(table)
-    for column in frame.columns:
-        if frame[column].dtype == object or isinstance(frame[column].dtype, pd.StringDtype):
-            frame[column] = frame[column].map(lambda cell: _quiet(cell) if isinstance(cell, str) else cell)
+    for name in frame.select_dtypes(exclude=["number", "bool"]).columns:
+        frame[name] = [f"'{c}" if isinstance(c, str) and c.startswith(FORMULA) else c for c in frame[name]]
     text = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     packed = base64.b64encode(gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)).decode("ascii")
-    name = f"{table.stem}.csv"
+    found = {"name": f"{table.stem}.csv", "rows": len(frame), "address": f"data:application/gzip;base64,{packed}"}
     if len(packed) > ROOM:
-        return Download(name, rows=len(frame), missing=f"too large for this page; it is {table.name} in the run folder")
-    return Download(name, f"data:application/gzip;base64,{packed}", len(frame))
-
-
-def _quiet(text: str) -> str:
-    return f"'{text}" if text.startswith(FORMULA) else text
+        found |= {"address": "", "missing": f"too large for this page; it is {table.name} in the run folder"}
+    return found
 
 
 @cache
@@ -231,11 +191,3 @@ def _environment() -> Environment:
     made.filters |= {"short": short, "slug": lambda verdict: verdict.replace(" ", "-")}
     made.globals |= {"count": count, "listed": listed}
     return made
-
-
-@cache
-def _asset(name: str) -> str:
-    """Read a style or script; its hash is taken from the same bytes."""
-    source = _environment().loader
-    assert source is not None
-    return source.get_source(_environment(), name)[0]

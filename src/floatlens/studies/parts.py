@@ -1,6 +1,6 @@
 """The work of a study on one model: its parts in the model's own run folder, independent of failures in other parts.
 
-A part is a function of `ModelStudy`; `plan.PARTS` has their order, and findings name the part that they need.
+`plan.PARTS` has their order, and findings name the parts that they need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from floatlens.data.prompt import Prompt
 from floatlens.data.sample import Sample
+from floatlens.data.template import parse
+from floatlens.decode.replay import can_replay
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.answers import AnswerRecord, answers_table
@@ -24,13 +27,18 @@ from floatlens.evaluation.conditions import Condition, conditions, standard
 from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
 from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, Key, with_gold_at
 from floatlens.evaluation.stress import STRESSES, StressLevel, StressOptions, stress_experiments
+from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED
+from floatlens.findings.finding import condition_of
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
+from floatlens.options import Recording
 from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, as_one
 from floatlens.store.folder import ERRORS, RunFolder
-from floatlens.store.runs import CAUSES, TEXTS
+from floatlens.store.runs import CAUSES, REPLAYS, TEXTS
+from floatlens.studies.analyse import reason_of
 from floatlens.studies.plan import StudyPlan
 from floatlens.studies.texts import run_texts
+from floatlens.trace.trace import Trace
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
@@ -51,18 +59,12 @@ USUAL = (
     "ablate-heads(heads=top(2), layers=shallow)",
     "ablate-heads(heads=top(2), layers=deep)",
 )
-Planned = tuple[list[Experiment], list[str]]
 SEEDS = (0,)  # seeds of the controls; --full uses two for the finding causes
-
-
-@dataclass
-class ModelOutcome:
-    """The outcome for one model: seconds per part, reasons of failed parts, and remarks."""
-
-    model: str
-    seconds: dict[str, float] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+REPLAYED = 12  # number of questions that a claim needs; --full replays all traced questions
+INSTRUCTIONS = {
+    OTHER_WORDS: "Write the answer to the question, and nothing but the answer.\n\n{passages}\n\nQuestion: {question}",
+    OTHER_TASK: "Translate the question into French. Reply with the translation only.\n\n{passages}\n\nQuestion: {question}",
+}
 
 
 @dataclass
@@ -79,20 +81,16 @@ class ModelStudy:
     folder: RunFolder
     journal: Journal
     worker: ModelWorker
-    engine: Engine = field(default_factory=LocalEngine)
-    watch: ProgressCallback | None = None
+    engine: Engine
+    watch: ProgressCallback | None
     rows: dict[Key, AnswerRecord] = field(default_factory=dict)
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
     notes: list[str] = field(default_factory=list)
 
-    def ask(self, part: str) -> None:
-        """Answer the questions of a part; those that an earlier part or a killed run has answered are not asked again."""
-        jobs, notes = EXPERIMENTS[part](self.plan, self.model, self.sources)
-        self.notes += notes
-        watch = as_one(self.watch, f"{self.model}, {part}", sum(job.count or 0 for job in jobs))
-        records, _ = run_experiments(jobs, self.worker, self.journal, engine=self.engine, watch=watch)
-        moved = part == "traces" and self.plan.reading.gold_at  # asked three times, say; Table 1 counts a question once
-        self.rows.update({each.key: each for each in records if not (moved and each.condition == OPEN)})
+    def folder_inside(self, name: str, **asked: Any) -> RunFolder:
+        """Create or resume a run inside the model's run."""
+        manifest = self.plan.manifest({"model": self.model, **asked}, [self.model])
+        return RunFolder.create(self.folder.inside(name), manifest, resume=True)
 
 
 def study_model(
@@ -101,50 +99,61 @@ def study_model(
     path: str | Path,
     engine: Engine | None = None,
     watch: ProgressCallback | None = None,
-) -> ModelOutcome:
-    """Run all parts for a model; a killed run resumes, and a finished one is not repeated."""
+) -> dict[str, Any]:
+    """Run all parts for a model; a killed run resumes, and a finished one is not repeated.
+
+    Returns the seconds per part, the reasons of failed parts, and notes.
+    """
     does = engine or LocalEngine()
     asked = {"model": model, **plan.asked()}
     with RunFolder.create(path, plan.manifest(asked, [model]), resume=True) as folder, does.keep_workers():
         storage = folder.storage
-        before = ModelOutcome(**json.loads(storage.read(STATUS))) if storage.exists(STATUS) else None
-        if before is not None and not before.failed and not has_failures(folder):
+        failures = any(storage.exists(name) for name in (ERRORS, f"{CAUSES}/{ERRORS}", f"{TEXTS}/{ERRORS}"))
+        before = json.loads(storage.read(STATUS)) if storage.exists(STATUS) else {"failed": True}
+        if not before["failed"] and not failures:
             return before
-        worker = ModelWorker(plan.load)
-        lens = worker.planning_lens(model, does.in_process)
-        journal = Journal(folder, share_prompts=True)
-        shared = ModelStudy(plan, model, lens, plan.sources(), folder, journal, worker, does, watch)
-        outcome = ModelOutcome(model, notes=shared.notes)
+        worker, journal = ModelWorker(plan.load), Journal(folder, share_prompts=True)
+        plan_with = worker.planning_lens(model, does.in_process)
+        shared = ModelStudy(plan, model, plan_with, plan.sources(), folder, journal, worker, does, watch)
+        del plan_with
+        seconds: dict[str, float] = {}
+        failed: dict[str, str] = {}
         for name in plan.parts:
             began = time.perf_counter()
             try:
-                OTHERS[name](shared) if name in OTHERS else shared.ask(name)
+                OTHERS[name](shared) if name in OTHERS else ask_questions(shared, name)
             except Exception as error:  # any failure is reported in its section; the other parts continue
                 logging.getLogger(__name__).debug("part %s of %s failed", name, model, exc_info=True)
-                text = " ".join(str(error).split())
-                outcome.failed[name] = text if isinstance(error, FloatLensError) else f"{type(error).__name__}: {text}"
-            outcome.seconds[name] = round(time.perf_counter() - began, 2)
+                failed[name] = reason_of(error)
+            seconds[name] = round(time.perf_counter() - began, 2)
         answers = answers_table(list(shared.rows.values()))
         folder.write_table("answers", pd.concat([answers, *shared.tables], ignore_index=True))
-        folder.write_text(STATUS, json.dumps(outcome.__dict__, indent=2, ensure_ascii=False) + "\n")
+        status = {"model": model, "seconds": seconds, "failed": failed, "notes": shared.notes}
+        folder.write_text(STATUS, json.dumps(status, indent=2, ensure_ascii=False) + "\n")
         folder.finish()
-        return outcome
+        return status
 
 
-def has_failures(folder: RunFolder) -> bool:
-    """Whether a question failed in a model's run, with or without interventions."""
-    return any(folder.storage.exists(name) for name in (ERRORS, f"{CAUSES}/{ERRORS}", f"{TEXTS}/{ERRORS}"))
+# The parts that ask questions
 
 
-# The parts that ask questions: their experiments, and notes on what was left out
+def ask_questions(shared: ModelStudy, part: str) -> None:
+    """Answer the questions of a part; those that an earlier part or a killed run has answered are not asked again."""
+    plan = shared.plan
+    jobs, notes = EXPERIMENTS[part](plan, shared.model, shared.sources)
+    shared.notes += notes
+    watch = as_one(shared.watch, f"{shared.model}, {part}", sum(job.count or 0 for job in jobs))
+    records, _ = run_experiments(jobs, shared.worker, shared.journal, engine=shared.engine, watch=watch)
+    moved = part == "traces" and plan.reading.gold_at  # asked three times, say; Table 1 counts a question once
+    shared.rows.update({each.key: each for each in records if not (moved and each.condition == OPEN)})
 
 
-def trace_experiments(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> Planned:
+def trace_experiments(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> tuple[list[Experiment], list[str]]:
     """Trace short questions without passages, and questions with passages; their answers serve Table 1."""
     jobs = []
-    for condition, count in ((SHORT, plan.sizes.short), (OPEN, plan.sizes.traces)):
+    for condition, size in ((SHORT, "short"), (OPEN, "traces")):
         for source in sources if condition in plan.traced else ():
-            samples = first(source, count, plan)
+            samples = first(source, plan.sizes[size], plan)
             if condition == OPEN:
                 samples = list(with_gold_at(samples, plan.reading.gold_at))
             job = _experiment(plan, model, source, condition, samples)
@@ -152,14 +161,15 @@ def trace_experiments(plan: StudyPlan, model: str, sources: Sequence[DataSource]
     return jobs, []
 
 
-def knowledge_experiments(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> Planned:
+def knowledge_experiments(
+    plan: StudyPlan, model: str, sources: Sequence[DataSource]
+) -> tuple[list[Experiment], list[str]]:
     """Ask every question without and with passages, for Table 1."""
-    asked = [(source, first(source, plan.sizes.knowledge, plan)) for source in sources]
-    jobs = [_experiment(plan, model, source, how, samples) for source, samples in asked for how in (CLOSED, OPEN)]
-    return jobs, []
+    asked = [(source, first(source, plan.sizes["knowledge"], plan)) for source in sources]
+    return [_experiment(plan, model, source, how, several) for source, several in asked for how in (CLOSED, OPEN)], []
 
 
-def stress_tests(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> Planned:
+def stress_tests(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> tuple[list[Experiment], list[str]]:
     """Ask the same questions at increasing difficulty, for each stress test on the first suitable data set."""
     made, notes = stress_levels(plan, sources)
     specs = plan.scope.stress_interventions
@@ -189,23 +199,34 @@ def stress_levels(
     """
     made: dict[tuple[str, str], list[StressLevel]] = {}
     notes = []
-    for name, stress in STRESSES.items():
+    options = StressOptions(seed=plan.reading.seed or 0)
+    for name in STRESSES:
         if plan.scope.stresses is not None and name not in plan.scope.stresses:
             continue
-        reason = ""
+        reason = "no data set has passages"
         for source in sorted(sources, key=lambda one: (one.name != PREFERRED.get(name), one.name in KNOWN)):
             try:
-                options = StressOptions(seed=plan.reading.seed or 0)
-                found = stress.levels(first(source, None, plan), options)
+                found = STRESSES[name].levels(first(source, None, plan), options)
             except FloatLensError as error:
                 reason = str(error)
                 continue
-            made[name, source.label] = [replace(one, samples=one.samples[: plan.sizes.stress]) for one in found]
+            made[name, source.label] = [replace(one, samples=one.samples[: plan.sizes["stress"]]) for one in found]
             if not plan.scope.full:
                 break
         if not any(name == key[0] for key in made):
-            notes.append(f"stress {name} was left out: {reason or 'no data set has passages'}")
+            notes.append(f"stress {name} was left out: {reason}")
     return made, notes
+
+
+def first(source: DataSource, count: int | None, plan: StudyPlan) -> list[Sample]:
+    """Return the first questions of a data set after the offset; with a seed, in a random order."""
+    held, seed = list(source.samples())[plan.scope.offset :], plan.reading.seed
+    if seed is not None:
+        held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
+    return held[:count]
+
+
+# The other parts
 
 
 def run_causes(shared: ModelStudy) -> None:
@@ -213,20 +234,18 @@ def run_causes(shared: ModelStudy) -> None:
 
     The answers without interventions are generated again, because effects are measured along each of their steps.
     """
-    if is_state_space(shared.lens.config):
-        shared.notes.append(
-            f"causes of {shared.model} were left out: interventions change softmax attention, and {NO_ATTENTION}"
-        )
+    plan, lens = shared.plan, shared.lens
+    if is_state_space(lens.config):
+        reason = f"interventions change softmax attention, and {NO_ATTENTION}"
+        shared.notes.append(f"causes of {shared.model} were left out: {reason}")
         return
-    plan = shared.plan
     source = min(shared.sources, key=lambda source: source.name in KNOWN)  # not memorised
-    specs, seeds = choose_interventions(plan, shared.lens.shape["layers"] or 1)
-    manifest = plan.manifest({"model": shared.model, "interventions": specs, "controls": seeds}, [shared.model])
-    with RunFolder.create(shared.folder.inside(CAUSES), manifest, resume=True) as folder:
+    specs, seeds = choose_interventions(plan, lens)
+    with shared.folder_inside(CAUSES, interventions=specs, controls=seeds) as folder:
         shared.tables.append(
             ablate(
                 [shared.model],
-                {source.label: first(source, plan.sizes.causes, plan)},
+                {source.label: first(source, plan.sizes["causes"], plan)},
                 specs,
                 seeds=seeds,
                 sampling=plan.sampling,
@@ -241,20 +260,70 @@ def run_causes(shared: ModelStudy) -> None:
         folder.finish()
 
 
-def choose_interventions(plan: StudyPlan, layers: int) -> tuple[list[str], list[int]]:
+def choose_interventions(plan: StudyPlan, lens: Lens) -> tuple[list[str], list[int]]:
     """Return the interventions and the seeds of their controls."""
     if plan.scope.interventions is not None:
         return list(plan.scope.interventions), list(SEEDS)
-    return (standard(layers), [0, 1]) if plan.scope.full else (list(USUAL), list(SEEDS))
+    return (standard(lens.shape["layers"] or 1), [0, 1]) if plan.scope.full else (list(USUAL), list(SEEDS))
+
+
+def run_replays(shared: ModelStudy) -> None:
+    """Replay a masked diffusion model's own answers, in the order in which it wrote them, with one thing changed.
+
+    Under the instruction of another task, under the same instruction in other words, and through the same network with
+    redrawn weights (the null of a network without training).
+    """
+    plan, model = shared.plan, shared.model
+    if not is_replayed(shared.lens) or SHORT not in plan.traced:
+        return
+    short = sorted((name, path) for name, path in shared.folder.samples() if condition_of(name) == SHORT)
+    traces = [Trace.open(path) for _, path in (short if plan.scope.full else short[:REPLAYED])]
+    watch = as_one(shared.watch, f"{model}, replays", (1 + len(INSTRUCTIONS)) * len(traces))
+    recording = Recording(record=("received",), detail=plan.scope.detail)
+    with shared.folder_inside(REPLAYS, replays=[UNTRAINED, *INSTRUCTIONS]) as folder:
+        journal = Journal(folder)
+
+        def replay(worker: ModelWorker, *variants: str) -> None:
+            made = (replayed_prompt(shared.lens, trace, variant) for trace in traces for variant in variants)
+            prompts = [prompt for prompt in made if prompt is not None]
+            size, count = plan.run.batch_size, len(prompts)
+            job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, size, count, recording=recording)
+            run_experiments([job], worker, journal, engine=shared.engine, watch=watch)
+
+        replay(shared.worker, *INSTRUCTIONS)
+        shared.lens, shared.worker.held = (
+            shared.worker.planning_lens(model, False),
+            None,
+        )  # there may be no room for two
+        replay(ModelWorker(replace(plan.load, untrained=True)), UNTRAINED)
+        folder.finish()
+
+
+def is_replayed(lens: Lens) -> bool:
+    """Whether a study replays the answers of a model."""
+    return lens.family.kind == "mdm" and can_replay(lens.sampler)
+
+
+def replayed_prompt(lens: Lens, own: Trace, variant: str) -> Prompt | None:
+    """The prompt of a trace, or its question under another instruction, with the answer to replay in its own order.
+
+    None for a trace without a question, which has no instruction to change.
+    """
+    P = own.prompt_length
+    prompt = Prompt(
+        str(own.data.attrs.get("prompt", "")),
+        own.final_tokens[:P].tolist(),
+        [region for region in own.regions if region.end <= P],
+        own.question,
+    )
+    if variant in INSTRUCTIONS:
+        if not own.question:
+            return None
+        prompt = lens.prompt(own.question, template=parse(INSTRUCTIONS[variant]))
+    data, _, number = str(own.data.attrs["sample_id"]).rsplit(", ", 2)
+    made = lens.with_answer(prompt, own.written, own.order)
+    return replace(made, sample_id=f"{data}, {variant}, {number}", answers=list(own.answers))
 
 
 EXPERIMENTS = {"traces": trace_experiments, "knowledge": knowledge_experiments, "stress": stress_tests}
-OTHERS: dict[str, Callable[[ModelStudy], None]] = {"texts": run_texts, "causes": run_causes}
-
-
-def first(source: DataSource, count: int | None, plan: StudyPlan) -> list[Sample]:
-    """Return the first questions of a data set after the offset; with a seed, in a random order."""
-    held, seed = list(source.samples())[plan.scope.offset :], plan.reading.seed
-    if seed is not None:
-        held.sort(key=lambda sample: random.Random(f"{seed} {sample.id}").random())
-    return held[:count]
+OTHERS: dict[str, Callable[[ModelStudy], None]] = {"texts": run_texts, "causes": run_causes, "replays": run_replays}

@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, open_sources
-from floatlens.findings.finding import CONDITIONS, FINDINGS, traced_conditions
+from floatlens.findings.finding import FINDINGS, traced_conditions
 from floatlens.models.checkpoint import find
 from floatlens.options import Data, Load, Recording, Run, Sampling, Scope
 from floatlens.store.manifest import describe
 
 # The findings of the paper, and `sink`; the others are run by name, or with --beyond.
 PAPER = ("drift", "absorption", "geometry", "sink", "tokens", "heads", "flow", "knowledge", "stress", "links")
-FEWEST_TEXTS = 4
-PARTS = ("traces", "texts", "knowledge", "stress", "causes")  # in the order of work: later ones can use earlier results
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Number of questions per data set and part; None means all.
-
-    `traces` counts questions traced with passages, `short` questions traced without, `texts` the texts of the finding sink.
-    """
-
-    traces: int | None = 24
-    knowledge: int | None = 100
-    stress: int | None = 50
-    causes: int | None = 50
-    short: int | None = 24
-    texts: int | None = 20
-
-    def limited(self, limit: int | None) -> Sizes:
-        """Return sizes with no part larger than `limit`, but at least four texts: fewer say nothing about a sink.
-
-        >>> Sizes().limited(20)
-        Sizes(traces=20, knowledge=20, stress=20, causes=20, short=20, texts=20)
-        """
-        if limit is None:
-            return self
-        if limit < 1:
-            raise FloatLensError(f"limit {limit} is not a positive number; omit it for the default sizes")
-        sizes = {name: min(size, limit) if size is not None else limit for name, size in asdict(self).items()}
-        return Sizes(**sizes | {"texts": max(FEWEST_TEXTS, sizes["texts"])})
-
-
-FULL = Sizes(traces=100, knowledge=None, stress=500, causes=500, short=100, texts=None)
+# In the order of work: later ones can use earlier results, and `replays` loads other weights.
+PARTS = ("traces", "texts", "knowledge", "stress", "causes", "replays")
+# Number of questions per data set: traced with passages (`traces`), traced without (`short`), and of each part; `texts` is
+# the number of texts of the finding sink. None means all.
+Sizes = Mapping[str, int | None]
+SIZES: Sizes = {"traces": 24, "knowledge": 100, "stress": 50, "causes": 50, "short": 24, "texts": 20}
+FULL: Sizes = {"traces": 100, "knowledge": None, "stress": 500, "causes": 500, "short": 100, "texts": None}
+FEWEST_TEXTS = 4  # fewer say nothing about a sink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +45,17 @@ class StudyPlan:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """Number of questions of each part."""
-        own = self.scope.sizes
-        if own is not None and (unknown := set(own) - {each.name for each in fields(Sizes)}):
-            raise FloatLensError(f"unknown part {min(unknown)!r} in sizes; use {', '.join(asdict(Sizes()))}")
-        sizes = Sizes(**own) if own is not None else FULL if self.scope.full else Sizes()
-        return sizes.limited(self.reading.limit)
+        """Number of questions of each part, at most `limit`."""
+        own, limit = self.scope.sizes, self.reading.limit
+        for name in own or ():
+            check_known("part in sizes", name, SIZES)
+        sizes = {**SIZES, **own} if own is not None else FULL if self.scope.full else SIZES
+        if limit is None:
+            return dict(sizes)
+        if limit < 1:
+            raise FloatLensError(f"limit {limit} is not a positive number; omit it for the default sizes")
+        limited = {name: limit if size is None else min(size, limit) for name, size in sizes.items()}
+        return limited | {"texts": max(FEWEST_TEXTS, limited["texts"])}
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -90,20 +70,17 @@ class StudyPlan:
 
     def recording(self, condition: str) -> Recording:
         """Return what is recorded under a condition: the statistics that its findings need beyond the default ones."""
-        setting, readers = self.scope.setting, [FINDINGS[name] for name in self.findings]
-        names = {
-            name: None
-            for each in readers
-            for name in each.records
-            if CONDITIONS[each.setting if setting == "paper" else setting] == condition
-        }
+        every = [FINDINGS[name] for name in self.findings]
+        readers = [each for each in every if condition in traced_conditions([each], self.scope.setting)]
+        names = dict.fromkeys(name for each in readers for name in each.records)
         return Recording(record=("default", *names), detail=self.scope.detail)
 
     def sources(self) -> list[DataSource]:
         """Open the data sets, each with the number of questions that the largest part needs."""
-        most = [getattr(self.sizes, name) for name in self.parts if name != "texts"] or [1]
-        most += [self.sizes.short] if SHORT in self.traced else []
-        limit = None if None in most else self.scope.offset + max(most)
+        sizes = {name: self.sizes[name] for name in self.parts if name in self.sizes and name != "texts"}
+        sizes |= {"short": self.sizes["short"]} if SHORT in self.traced else {}
+        most = [size for size in sizes.values() if size is not None] or [1]
+        limit = None if None in sizes.values() else self.scope.offset + max(most)
         return open_sources(self.data, replace(self.reading, limit=limit), (CLOSED, OPEN))
 
     def asked(self) -> dict[str, Any]:
@@ -112,7 +89,7 @@ class StudyPlan:
             "models": list(self.models),
             "data": list(self.data),
             "findings": list(self.findings),
-            "sizes": asdict(self.sizes),
+            "sizes": self.sizes,
             "scope": self.scope,
             "read": self.reading,
             "sampling": self.sampling,
@@ -122,21 +99,16 @@ class StudyPlan:
 
     def manifest(self, asked: Mapping[str, Any], models: Sequence[str]) -> dict[str, Any]:
         """Return the manifest of the study, or of one model's run in it."""
-        more = [self.reading.corpus] if self.reading.corpus else []
-        more += [self.scope.texts] if "texts" in self.parts else []
-        return describe(
-            "study",
-            asked,
-            checkpoints=[find(model, self.load) for model in models],
-            data=[*self.data, *more],
-        )
+        data = [*self.data, *([self.reading.corpus] if self.reading.corpus else [])]
+        data += [self.scope.texts] if "texts" in self.parts else []
+        return describe("study", asked, checkpoints=[find(model, self.load) for model in models], data=data)
 
 
 def manifest_of(plans: Sequence[StudyPlan]) -> dict[str, Any]:
     """Return the manifest of a study with one or several plans."""
-    if len(plans) == 1:
-        return plans[0].manifest(plans[0].asked(), plans[0].models)
     several = [plan.manifest(plan.asked(), plan.models) for plan in plans]
+    if len(plans) == 1:
+        return several[0]
     joined = {key: {name: about for each in several for name, about in each[key].items()} for key in ("models", "data")}
     asked = {"models": [model for plan in plans for model in plan.models], "plans": [each["asked"] for each in several]}
     return {**several[0], **joined, "asked": asked}

@@ -22,7 +22,6 @@ from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.sources import open_sources
 from floatlens.files import atomic_write
-from floatlens.findings.window import reason_against
 from floatlens.lens import Lens
 from floatlens.models.checkpoint import Checkpoint
 from floatlens.models.describe import check_supported
@@ -120,11 +119,7 @@ def live_lens(model: Any, tokenizer: Any, family: str | None = None) -> Lens:
             )
     name = str(getattr(config, "_name_or_path", "")) or type(model).__name__
     check_supported(name, config, chosen)
-    lens = Lens(Checkpoint(name, "", raw, chosen))
-    lens.__dict__ |= {"model": model, "tokenizer": tokenizer}
-    if reason := reason_against(lens):
-        raise FloatLensError(f"{reason}; it cannot be tracked")
-    return lens
+    return track.check_tracked(Checkpoint(name, "", raw, chosen), model=model, tokenizer=tokenizer)
 
 
 @contextmanager

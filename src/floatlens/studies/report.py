@@ -1,4 +1,4 @@
-"""Build the report of one or more run folders."""
+"""Build the report of one or more run folders: a first picture, films, the sections of the findings, and the settings."""
 
 from __future__ import annotations
 
@@ -8,28 +8,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from matplotlib.colors import PowerNorm
+
 from floatlens import untrusted
+from floatlens.anchors import find_anchors
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.metrics import score
 from floatlens.explorer.film import film
 from floatlens.files import atomic_write
-from floatlens.findings.finding import CONDITIONS, condition_of
-from floatlens.findings.spelling import listed
+from floatlens.findings import definitions, draw, style
+from floatlens.findings.finding import CONDITIONS
+from floatlens.findings.spelling import count, listed, percent
 from floatlens.findings.style import short
 from floatlens.store.engine import ProgressCallback
-from floatlens.store.folder import RunFolder
-from floatlens.store.runs import model_runs
-from floatlens.studies.analyse import FIGURES, Section, analyse_findings, answers_in, available
-from floatlens.studies.opening import draw_opening, switch_traces
-from floatlens.studies.page import About, render
+from floatlens.store.folder import MANIFEST, RunFolder
+from floatlens.store.runs import SWITCH, model_runs
+from floatlens.studies.analyse import FIGURES, Section, analyse_findings, answers_in, available, shown_samples
+from floatlens.studies.page import render
 from floatlens.studies.track import FILE as TRACK
 from floatlens.studies.track import open_track, section
 from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
+from floatlens.version import __version__
 
 FILMS = 3_000_000  # maximum bytes per film
-TRIED = 40  # questions among which one is sought that every model answers
 SHOWN_ERRORS = 20
+STEM, RULE = "opening", "sigma(3)"  # of the first picture
+READING = (
+    "Rows are steps of writing, columns positions; dark is much attention (mean over heads and deep layers). "
+    f"Framed: anchors by {RULE}. Dots: tokens when they are written."
+)
 
 
 def make(
@@ -64,18 +73,75 @@ def make(
         for place, each in enumerate(tracks.values(), 1):
             found.append(section(each, target, f"track-{place}" if place > 1 else "track"))
         if tracks and not names:
-            header.tracked = [text for each in found for text in each.seen]
-            header.title = "What became of the sink over training"
+            header["tracked"] = [text for each in found for text in each.seen]
+            header["title"] = "What became of the sink over training"
         return _write(out, header, found, target, homes)
 
 
-def _write(out: Path, header: About, sections: Sequence[Section], drawn: Path, homes: Sequence[Path]) -> Path:
+def _write(out: Path, header: dict[str, Any], sections: Sequence[Section], drawn: Path, homes: Sequence[Path]) -> Path:
     shown = shown_traces(homes)
-    opening = draw_opening(homes, shown, drawn / FIGURES) if not header.tracked else None
+    opening = draw_opening(homes, shown, drawn / FIGURES) if not header["tracked"] else None
     text = render(header, sections, drawn / FIGURES, films(homes, shown), opening)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
     return out
+
+
+def about(runs: Sequence[Path], homes: Sequence[Path]) -> dict[str, Any]:
+    """Collect the header and the footer of the report from the run folders."""
+    folders = [RunFolder.open(home) for home in homes]
+    answers = answers_in(homes)
+    traces = [read_attributes(path, path) for folder in folders for _, path in folder.samples()]
+    models: dict[str, dict[str, str]] = {}
+    settings: dict[str, str] = {}
+    for trace in traces:
+        name = str(trace.get("model", ""))
+        facts = {key: str(trace.get(key, "")) for key in ("family", "n_layers")}
+        models.setdefault(name, {"name": name, "kind": str(trace.get("kind", "")).upper(), **facts})
+        given = json.loads(str(trace.get("settings", "{}")))
+        text = ", ".join(f"{key} {value}" for key, value in given.items() if value is not None)
+        settings[f"{short(name)} ({trace.get('sampler', '')})"] = text
+    for name, kind in zip(answers["model"], answers["kind"], strict=True) if "kind" in answers else ():
+        models.setdefault(str(name), {"name": str(name), "kind": str(kind).upper(), "family": "", "n_layers": ""})
+    errors = [error for folder in folders for error in folder.errors()]
+    data = list(dict.fromkeys(str(name) for name in answers["data"])) if "data" in answers else []
+    ordered = sorted(models.values(), key=lambda model: model["kind"] != "MDM")
+    names = listed([short(model["name"]) for model in ordered])
+    counts = [count(len(models), "model"), count(len(traces), "trace"), count(len(answers), "answer")]
+    results = [_results(Path(run)) for run in runs]
+    manifests = [(Path(run).name, RunFolder.open(run).manifest) for run in runs]
+    return {
+        "title": f"Where attention floats in {names}" if names else "FloatLens report",
+        "line": ", ".join(counts) + (f" on {listed(data)}" if data else ""),
+        "models": ordered,
+        "settings": settings,
+        "errors": errors[:SHOWN_ERRORS],
+        "errors_left_out": max(0, len(errors) - SHOWN_ERRORS),
+        "manifests": [(name, json.dumps(text, indent=2, ensure_ascii=False)) for name, text in manifests],
+        "failed": {what: reason for failed, _ in results for what, reason in failed.items()},
+        "notes": [note for _, notes in results for note in notes],
+        "tracked": [],  # the summary of a report on checkpoints, which has no claims
+        "version": __version__,
+    }
+
+
+def _results(run: Path) -> tuple[dict[str, str], list[str]]:
+    """Return what a study says of itself: failed parts and notes."""
+    path = run / "results.json"
+    found = untrusted.read_json(path, run) if path.exists() else {}
+    failed, notes = found.get("failed", {}), found.get("notes", [])
+    texts = isinstance(failed, dict) and isinstance(notes, list)
+    if not texts or not all(isinstance(text, str) for text in (*failed.values(), *notes)):
+        raise FloatLensError(f"{path}: failed and notes must be texts; finish the run again with --resume")
+    return failed, notes
+
+
+# Which traces are shown
+
+
+def shown_traces(homes: Sequence[Path]) -> list[Trace]:
+    """Return traces of one question, one per model: with passages and answered correctly where there is such a question."""
+    return [Trace.open(path) for paths in shown_samples(homes, CONDITIONS["passages"])[:1] for path in paths]
 
 
 def films(homes: Sequence[Path], shown: Sequence[Trace]) -> list[dict[str, Any]]:
@@ -89,85 +155,51 @@ def films(homes: Sequence[Path], shown: Sequence[Trace]) -> list[dict[str, Any]]
     return [film(trace, budget=FILMS) for trace in traces if trace.has_head_mean("received")]
 
 
-def shown_traces(homes: Sequence[Path]) -> list[Trace]:
-    """Return traces of one question, one per model: with passages and answered correctly where there is such a question."""
-    found: dict[str, dict[str, Path]] = {}
+def switch_traces(homes: Sequence[Path]) -> tuple[list[Trace], str]:
+    """The traces of one text without and with the sink's token, of the first model that has them, and the token."""
     for home in homes:
-        for name, path in RunFolder.open(home).samples():
-            found.setdefault(name, {})[str(read_attributes(path, path).get("model", ""))] = path
-    most = max((len(paths) for paths in found.values()), default=0)
-    wanted = CONDITIONS["passages"]
-    names = sorted((name for name in found if len(found[name]) == most), key=lambda name: condition_of(name) != wanted)
-    first: list[Trace] = []
-    for name in names[:TRIED]:
-        traces = [Trace.open(path) for path in found[name].values()]
-        if all(is_right(trace) for trace in traces):
-            return traces
-        first = first or traces
-    return first
+        if (home / SWITCH / MANIFEST).exists():
+            run = RunFolder.open(home / SWITCH)
+            found = {name: Trace.open(path) for name, path in run.samples()}
+            if {"without", "with"} <= set(found):
+                return [found["without"], found["with"]], str(run.manifest.get("asked", {}).get("token", ""))
+    return [], ""
 
 
-def is_right(trace: Trace) -> bool:
-    """Whether the answer contains one of the expected ones."""
-    return score(trace.answer, trace.answers)["accuracy_words"] == 1.0
-
-
-def about(runs: Sequence[Path], homes: Sequence[Path]) -> About:
-    """Collect the summary from the run folders."""
-    folders = [RunFolder.open(home) for home in homes]
-    answers = answers_in(folders)
-    models: dict[str, dict[str, str]] = {}
-    found = About("")
-    settings: dict[str, str] = {}
-    data: dict[str, None] = dict.fromkeys(str(d) for d in answers["data"]) if "data" in answers else {}
-    for folder in folders:
-        for _, path in folder.samples():
-            found.traces += 1
-            attributes = read_attributes(path, path)
-            models.setdefault(str(attributes.get("model", "")), _of_trace(attributes))
-            settings |= _sampler(attributes)
-    if "kind" in answers:
-        for model, part in answers.groupby("model", sort=False):
-            kind = str(part["kind"].iloc[0]).upper()
-            models.setdefault(str(model), {"name": str(model), "kind": kind, "family": "", "layers": ""})
-    errors = [error for folder in folders for error in folder.errors()]
-    found.models = sorted(models.values(), key=lambda model: model["kind"] != "MDM")
-    found.data, found.answers, found.settings = list(data), len(answers), settings
-    found.errors, found.errors_left_out = errors[:SHOWN_ERRORS], max(0, len(errors) - SHOWN_ERRORS)
-    names = [short(model["name"]) for model in found.models]
-    found.title = f"Where attention floats in {listed(names)}" if names else "FloatLens report"
-    for run in runs:
-        manifest = RunFolder.open(run).manifest
-        found.manifests.append((Path(run).name, json.dumps(manifest, indent=2, ensure_ascii=False)))
-        results = _results(Path(run))
-        found.failed |= results.get("failed", {})
-        found.notes += results.get("notes", [])
-    return found
-
-
-def _of_trace(attributes: dict[str, Any]) -> dict[str, str]:
-    return {
-        "name": str(attributes.get("model", "")),
-        "kind": str(attributes.get("kind", "")).upper(),
-        "family": str(attributes.get("family", "")),
-        "layers": str(attributes.get("n_layers", "")),
-        "revision": str(attributes.get("revision", "")),
-    }
-
-
-def _sampler(attributes: dict[str, Any]) -> dict[str, str]:
-    """Return the sampler's settings by model."""
-    given = json.loads(str(attributes.get("settings", "{}")))
-    text = ", ".join(f"{key} {value}" for key, value in given.items() if value is not None)
-    return {f"{short(str(attributes.get('model', '')))} ({attributes.get('sampler', '')})": text}
-
-
-def _results(run: Path) -> dict[str, Any]:
-    """Return what a study says of itself: failed parts, questions left out, notes."""
-    path = run / "results.json"
-    found = untrusted.read_json(path, run) if path.exists() else {}
-    failed, notes = found.get("failed", {}), found.get("notes", [])
-    texts = isinstance(failed, dict) and isinstance(notes, list)
-    if not texts or not all(isinstance(text, str) for text in (*failed.values(), *notes)):
-        raise FloatLensError(f"{path}: failed and notes must be texts; finish the run again with --resume")
-    return {"failed": failed, "notes": notes}
+def draw_opening(homes: Sequence[Path], shown: Sequence[Trace], target: Path) -> dict[str, str] | None:
+    """Draw the first picture: the switch, or else the first MDM and the first ARM on one question; None without traces."""
+    traces, token = switch_traces(homes)
+    titles = [f"Without {token!r}", f"With one {token!r}"]
+    if traces:
+        heading = f"{short(traces[0].model)} reads one text, without and with the token {token!r}"
+    else:
+        first = {trace.kind: trace for trace in reversed(shown) if trace.has_head_mean("received")}
+        traces = [first[kind] for kind in ("mdm", "arm") if kind in first]
+        titles = [f"{short(trace.model)} ({trace.kind.upper()})" for trace in traces]
+        heading = "Attention while the models write"
+    if not traces:
+        return None
+    profiles = [trace.head_mean("received").values for trace in traces]
+    maps = [a_SLT[:, a_SLT.shape[1] // 2 :].mean(axis=1) for a_SLT in profiles]  # the deep half of the layers
+    norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(a_ST)) for a_ST in maps))
+    cells = []
+    with style.sheet():
+        figure = style.new_figure(2.5)
+        grid = figure.subplots(1, len(traces), squeeze=False)[0]
+        for axes, trace, a_ST, title in zip(grid, traces, maps, titles, strict=True):
+            steps, (S, T) = trace.data["step"].values, a_ST.shape
+            mesh = draw.attention_map(axes, a_ST, norm=norm)
+            anchors_ST = find_anchors(a_ST, RULE, trace.attention_kind)
+            draw.hatch_anchors(axes, anchors_ST)
+            draw.commit_front(axes, trace.data["committed_at"].values, steps)
+            moved = definitions.floating(definitions.anchor_mass(np.nan_to_num(a_ST), anchors_ST))
+            text = f": {percent(moved)} of the anchors' attention moves" if np.isfinite(moved) else ""
+            axes.set_title(title + text, fontsize=8)
+            axes.set_xlabel("position")
+            where = {"map": title, "step": np.repeat(steps, T), "position": np.tile(np.arange(T), S)}
+            what = {"token": trace.texts() * S, "received": a_ST.ravel(), "anchor": anchors_ST.ravel()}
+            cells.append(pd.DataFrame(where | what))
+        grid[0].set_ylabel("step")
+        figure.colorbar(mesh, ax=grid, pad=0.01, aspect=18).set_label("share of attention")
+    style.save(figure, pd.concat(cells, ignore_index=True), target / STEM)
+    return {"stem": STEM, "title": heading, "reading": READING}

@@ -15,6 +15,41 @@ SHORT = {HOLDS: "holds", FAILS: "fails", INCONCLUSIVE: "open", DEPENDS: "depends
 MOST = 5
 CANDIDATE = re.compile(r"the candidate is (\S.*?)(?:;|$)")  # in the reason of a verdict of the finding sink
 Claims = Sequence[dict[str, Any]]
+GAIN = "Passages add {gain of the MDM, points} points of accuracy to {model}, and {gain of the ARM, points} to {other}."
+# What is said of a claim that holds, and of one that fails.
+ALOUD = {
+    "sink.type": ("{model}'s sink is a token type: {token} draws it along in {candidate} of its new places.", ""),
+    "sink.back": (
+        "Without {token}, {model}'s anchors float: {out} of their attention moves from window to window, {back} with one "
+        "put back.",
+        "",
+    ),
+    "sink.absent": (
+        "Without {token}, {model}'s anchors float: {out} of their attention moves from window to window, {as is} in the "
+        "text as it is.",
+        "",
+    ),
+    "drift.moves": (
+        "Anchors move more in {model} than in {other}: a difference of {points} points of their attention.",
+        "Anchors move no more in {model} than in {other}: a difference of {points} points of their attention.",
+    ),
+    "drift.floats": (
+        "While {model} writes, {value} more of the attention on its anchors moves than the order of writing and an "
+        "untrained network move.",
+        "While {model} writes, no more of the attention on its anchors moves than the order of writing and an untrained "
+        "network move.",
+    ),
+    "drift.renewal": (
+        "When {model} has written its answer, {value} of the attention on its anchors lies elsewhere.",
+        "When {model} has written its answer, only {value} of the attention on its anchors lies elsewhere.",
+    ),
+    "knowledge.gain": (GAIN, GAIN),
+    "stress.noise": (
+        "Noise costs {model} less than {other}: a difference of {points} points of accuracy.",
+        "Noise costs {model} no less than {other}: a difference of {points} points of accuracy.",
+    ),
+}
+INSTEAD = {"sink.absent": ("sink.back",), "drift.renewal": ("drift.moves", "drift.floats")}  # only if these say nothing
 
 
 def by_claim(claims: Claims) -> dict[str, list[dict[str, Any]]]:
@@ -55,10 +90,15 @@ def say_primary(claims: Claims) -> str:
 def say_aloud(claims: Claims) -> list[str]:
     """Up to five sentences on the claims that hold or fail: the sink, its token, movement, passages."""
     decided = by_claim([claim for claim in claims if claim["verdict"] in (HOLDS, FAILS)])
-    said = [text for say in (_first_token, _token_type, _floats, _moves, _passages, _noise) for text in say(decided)]
-    if not said and claims:
-        said = [f"None of {count(len(claims), 'verdict')} is decided: these samples are too few or too alike."]
-    return said[:MOST]
+    said: dict[str, list[str]] = {"": _first_token(decided)}
+    for id_, (holds, fails) in ALOUD.items():
+        if not any(said.get(other) for other in INSTEAD.get(id_, ())):
+            texts = {HOLDS: holds, FAILS: fails}
+            said[id_] = [text for c in decided.get(id_, ()) if (text := _fill(texts[c["verdict"]], c))]
+    every = [text for several in said.values() for text in several]
+    if not every and claims:
+        return [f"None of {count(len(claims), 'verdict')} is decided: these samples are too few or too alike."]
+    return every[:MOST]
 
 
 def _first_token(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -75,85 +115,20 @@ def _first_token(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
     return [f"{'; '.join(said)}."] if said else []
 
 
-def _token_type(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
-    said = []
-    for claim in decided.get("sink.type", []):
-        model, token = short(claim["models"][0]), _candidate(claim)
-        follows = _first(claim["details"].get("candidate"), claim["value"])
-        if claim["verdict"] == HOLDS:
-            said.append(
-                f"{model}'s sink is a token type: {token} draws it along in {percent(follows)} of its new places."
-            )
-    return said
-
-
-def _floats(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What becomes of the anchors when the token of the sink is taken out, and when one is put back."""
-    said: list[str] = []
-    for claim in decided.get("sink.back", []) + decided.get("sink.absent", []):
-        model, token = short(claim["models"][0]), _candidate(claim)
-        out, other = claim["details"].get("out"), claim["details"].get("back", claim["details"].get("as is"))
-        if (
-            claim["verdict"] != HOLDS
-            or out is None
-            or any(text.startswith(f"Without {token}, {model}") for text in said)
-        ):
-            continue
-        how = "with one put back" if "back" in claim["details"] else "in the text as it is"
-        said.append(
-            f"Without {token}, {model}'s anchors float: {percent(_first(out, 0.0))} of their attention moves from window to "
-            f"window, {percent(_first(other, 0.0))} {how}."
-        )
-    return said
-
-
-def _moves(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
-    said = []
-    for claim in decided.get("drift.moves", []):
-        if len(claim["models"]) > 1:
-            mdm, arm = map(short, claim["models"][:2])
-            more = "more" if claim["verdict"] == HOLDS else "no more"
-            difference = f"a difference of {_points(100 * claim['value'])} points of their attention"
-            said.append(f"Anchors move {more} in {mdm} than in {arm}: {difference}.")
-    for claim in decided.get("drift.floats", []):
-        much = percent(claim["value"]) if claim["verdict"] == HOLDS else "no"
-        extra = "more of the attention on its anchors moves than the order of writing and an untrained network move"
-        said.append(f"While {short(claim['models'][0])} writes, {much} {extra}.")
-    for claim in decided.get("drift.renewal", []) if not said else []:
-        share, model = percent(claim["value"]), short(claim["models"][0])
-        much = share if claim["verdict"] == HOLDS else f"only {share}"
-        said.append(f"When {model} has written its answer, {much} of the attention on its anchors lies elsewhere.")
-    return said
-
-
-def _passages(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
-    said = []
-    for claim in decided.get("knowledge.gain", []):
-        gains = [claim["details"].get(f"gain of the {kind}, points") for kind in ("MDM", "ARM")]
-        if None not in gains and len(claim["models"]) > 1:
-            mdm, arm = map(short, claim["models"][:2])
-            said.append(f"Passages add {gains[0]:.0f} points of accuracy to {mdm}, and {gains[1]:.0f} to {arm}.")
-    return said
-
-
-def _noise(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
-    return [
-        f"Noise costs {short(claim['models'][0])} {'less' if claim['verdict'] == HOLDS else 'no less'} than "
-        f"{short(claim['models'][1])}: a difference of {_points(100 * claim['value'])} points of accuracy."
-        for claim in decided.get("stress.noise", [])
-        if len(claim["models"]) > 1
-    ]
-
-
-def _candidate(claim: dict[str, Any]) -> str:
-    found = CANDIDATE.search(claim.get("reason", ""))
-    return found[1] if found else "its token"
-
-
-def _first(numbers: Any, otherwise: float) -> float:
-    """A mean, alone or before its interval."""
-    value = numbers[0] if isinstance(numbers, list | tuple) else numbers
-    return otherwise if value is None else float(value)
+def _fill(text: str, claim: dict[str, Any]) -> str:
+    """A sentence with the models and numbers of a claim; empty if the claim does not have them."""
+    token = CANDIDATE.search(claim.get("reason", ""))
+    known = {"token": token[1] if token else "its token", "value": percent(claim["value"])}
+    known["points"] = _points(100 * claim["value"])
+    known |= {place: short(model) for place, model in zip(("model", "other"), claim["models"], strict=False)}
+    for name, numbers in claim["details"].items():
+        value = numbers[0] if isinstance(numbers, list | tuple) else numbers  # a mean, alone or before its interval
+        if isinstance(value, int | float):
+            known[name] = f"{value:.0f}" if name.endswith("points") else percent(value)
+    try:
+        return text.format_map(known)
+    except KeyError:
+        return ""
 
 
 def _points(value: float) -> str:

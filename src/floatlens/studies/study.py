@@ -1,11 +1,14 @@
-"""Run a study: all findings on one or more models and data sets, with figures, tables, claims and the report."""
+"""Run a study: all findings on one or more models and data sets, with figures, tables, claims and the report; and say
+before how long that takes."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,11 +18,14 @@ from floatlens.data.template import parse
 from floatlens.errors import FloatLensError
 from floatlens.evaluation import summary
 from floatlens.evaluation.conditions import conditions
-from floatlens.evaluation.sources import CLOSED, OPEN, problems_of, write_problems
+from floatlens.evaluation.loop import Experiment, ModelWorker, run_experiments
+from floatlens.evaluation.sources import CLOSED, OPEN, WITHOUT_PASSAGES, DataSource, problems_of, write_problems
 from floatlens.evaluation.table import table1
 from floatlens.files import atomic_write, temporary_folder
-from floatlens.findings.finding import check_setting
+from floatlens.findings.finding import FINDINGS, check_setting
+from floatlens.findings.sink import CONTROLS, WINDOWED, WORDS
 from floatlens.findings.verdict import correct_primary
+from floatlens.findings.window import LENGTH, read_text, reason_against
 from floatlens.interventions.intervention import check as check_interventions
 from floatlens.keywords import StudyKeywords
 from floatlens.lens import Lens
@@ -29,14 +35,17 @@ from floatlens.store.engine import Engine, ProgressCallback, make_engine, run_al
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
 from floatlens.store.lock import NAME as LOCK
 from floatlens.store.runs import MODELS, model_runs
-from floatlens.store.storage import Storage
-from floatlens.studies import replays
-from floatlens.studies.analyse import Section, analyse_findings, answers_in
-from floatlens.studies.parts import ModelOutcome, study_model
+from floatlens.studies.analyse import analyse_findings, answers_in, reason_of
+from floatlens.studies.parts import EXPERIMENTS, choose_interventions, study_model
 from floatlens.studies.plan import StudyPlan, choose_findings, manifest_of
 from floatlens.studies.report import make
+from floatlens.studies.texts import read_texts, split_texts, token_texts
 
 RESULTS, CLAIMS, REPORT = "results.json", "claims.json", "report.html"
+ENOUGH = 1.0  # seconds of one question; a shorter one says little, and a batch is timed instead
+PER_CONDITION = 2.0  # an intervention answers a question and runs along the steps of the plain answer
+PER_FIGURE, PER_TRACE = 3.0, 0.1  # seconds that a finding takes to draw, and to read a trace
+READINGS = 2 + len(WORDS) * (2 + len(CONTROLS))  # conditions under which a text is read
 
 
 @dataclass
@@ -129,52 +138,35 @@ def run_study(
         check(plan)
     run, jobs = plans[0].run, plans[0].scope.jobs or 1
     does = engine or make_engine(run)
-    at_once = jobs if does.in_process else 1
     sources = [source for plan in plans for source in plan.sources()]
     plan_of = {model: plan for plan in plans for model in plan.models}
     names = choose_findings(only=[name for plan in plans for name in plan.findings])
     with RunFolder.create(out, manifest_of(plans), resume=run.resume) as folder:
-        homes = {model: folder.inside(MODELS, safe_name(model)) for model in plan_of}
-        tasks = [(model, plan_of[model], home, does) for model, home in homes.items()]
-        outcomes = {
-            model: each if isinstance(each, ModelOutcome) else _lost(model, plan_of[model], each)
-            for model, each in zip(plan_of, run_all(study_model, tasks, at_once, watch), strict=True)
-        }
-        for plan in plans:
-            _replay(plan, homes, outcomes, does, at_once, watch)
+        tasks = [(model, plan, folder.inside(MODELS, safe_name(model)), does) for model, plan in plan_of.items()]
+        found = run_all(study_model, tasks, jobs if does.in_process else 1, watch)
+        statuses = [_status(*each, plan_of) for each in zip(plan_of, found, strict=True)]
         write_problems(folder, sources)
-        local = _local_copy(folder)
+        local = folder.path
+        if folder.remote:  # the study as files on this disk
+            local = temporary_folder("study") / Path(folder.storage.root).name
+            folder.storage.download("", local)
         runs = [run.path for run in model_runs(local) if run.path != local]
         sections = analyse_findings(names, runs, local, jobs, watch)
-        skipped = [f"{label}: {text}" for label, text in problems_of(sources).items()]
-        made = _write_results(folder, local, runs, list(outcomes.values()), sections, skipped, time.monotonic() - began)
+        made = Study(local, str(folder) if folder.remote else str(local))
+        made.claims = [claim for section in sections for claim in section.claims]
+        correct_primary(made.claims)
+        made.failed = {f"{each['model']}, {part}": why for each in statuses for part, why in each["failed"].items()}
+        made.failed |= {section.name: section.problem for section in sections if section.problem}
+        made.notes = list(dict.fromkeys(note for each in statuses for note in each["notes"]))
+        made.notes += [f"{label}: {text}" for label, text in problems_of(sources).items()]
+        made.seconds = time.monotonic() - began
+        folder.check_lock()
+        write_results(made, answers_in(runs), {each["model"]: each["seconds"] for each in statuses})
+        make([local], local / REPORT, sections=sections, drawn=local)
+        if folder.remote:
+            _upload(local, folder)
         folder.finish()
     return made
-
-
-def _replay(
-    plan: StudyPlan,
-    homes: Mapping[str, str | Path],
-    outcomes: Mapping[str, ModelOutcome],
-    engine: Engine,
-    jobs: int,
-    watch: ProgressCallback | None,
-) -> None:
-    """Replay the models' own answers with one thing changed; failures are added to the outcomes."""
-    models = [model for model in replays.replaying(plan) if Storage(homes[model]).exists(MANIFEST)]
-    tasks = [(model, plan, homes[model], engine) for model in models]
-    for model, result in zip(models, run_all(replays.replay_answers, tasks, jobs, watch), strict=True):
-        if isinstance(result, BaseException):
-            outcomes[model].failed["replays"] = " ".join(f"{type(result).__name__}: {result}".split())
-
-
-def _local_copy(folder: RunFolder) -> Path:
-    """The study as files on this disk; one at a URL is downloaded."""
-    if not folder.remote:
-        return folder.path
-    copy = temporary_folder("study") / Path(folder.storage.root).name
-    folder.storage.download("", copy)
-    return copy
 
 
 def check(plan: StudyPlan) -> None:
@@ -191,60 +183,103 @@ def check(plan: StudyPlan) -> None:
             check_interventions(condition.interventions, lens.shape, lens.config)
 
 
-def _write_results(
-    folder: RunFolder,
-    local: Path,
-    runs: Sequence[Path],
-    outcomes: list[ModelOutcome],
-    sections: list[Section],
-    notes: list[str],
-    seconds: float,
-) -> Study:
-    """Write claims, tables, results and the report, and upload them with the figures to a study at a URL."""
-    folder.check_lock()
-    answers = answers_in([RunFolder.open(run) for run in runs])
-    found = Study(local, str(folder) if folder.remote else str(local), seconds=seconds)
-    found.claims = [claim for section in sections for claim in section.claims]
-    correct_primary(found.claims)
-    found.failed = {f"{each.model}, {part}": reason for each in outcomes for part, reason in each.failed.items()}
-    found.failed |= {section.name: section.problem for section in sections if section.problem}
-    found.notes = list(dict.fromkeys(note for each in outcomes for note in each.notes)) + notes
-    text = json.dumps({"claims": found.claims}, indent=2, ensure_ascii=False) + "\n"
-    _write(local / CLAIMS, text)
+def _status(model: str, found: dict[str, Any] | BaseException, plan_of: Mapping[str, StudyPlan]) -> dict[str, Any]:
+    """What `study_model` returned; of a model whose process ended before, why all its parts failed."""
+    if not isinstance(found, BaseException):
+        return found
+    if isinstance(found, FloatLensError) and len(plan_of) == 1:
+        raise found
+    return {"model": model, "seconds": {}, "failed": dict.fromkeys(plan_of[model].parts, reason_of(found)), "notes": []}
+
+
+def write_results(study: Study, answers: pd.DataFrame, seconds: Mapping[str, Any]) -> None:
+    """Write claims, answers, Table 1 and the results of a study to its folder."""
+    texts = {CLAIMS: json.dumps({"claims": study.claims}, indent=2, ensure_ascii=False) + "\n"}
     if len(answers):
-        with atomic_write(local / "answers.parquet") as temporary:
+        with atomic_write(study.path / "answers.parquet") as temporary:
             answers.to_parquet(temporary, index=False)
         plain = answers[answers["condition"].isin([CLOSED, OPEN])]
-        found.results = summary.results(answers)
+        study.results = summary.results(answers)
         table = table1(summary.results(plain), summary.averages(plain))
-        for ending, made in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-            _write(local / f"table1.{ending}", made)
-    about = {
-        "results": found.results,
-        "claims": found.claims,
-        "failed": found.failed,
-        "notes": found.notes,
-        "seconds": {each.model: each.seconds for each in outcomes},
-    }
-    _write(local / RESULTS, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
-    make([local], local / REPORT, sections=sections, drawn=local)
-    if folder.remote:
-        folder.check_lock()
-        for path in sorted(path for path in local.rglob("*") if path.is_file()):
-            name = path.relative_to(local).as_posix()
-            if name not in (MANIFEST, LOCK) and not name.startswith(f"{MODELS}/"):
-                folder.storage.write(name, path.read_bytes())
-    return found
+        texts |= {"table1.md": table.markdown(), "table1.tex": table.latex(), "table1.csv": table.csv()}
+    about = {name: getattr(study, name) for name in ("results", "claims", "failed", "notes")} | {"seconds": seconds}
+    texts[RESULTS] = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    for name, text in texts.items():
+        with atomic_write(study.path / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
-def _lost(model: str, plan: StudyPlan, error: BaseException) -> ModelOutcome:
-    """Describe a model whose process ended before it reported its parts."""
-    if isinstance(error, FloatLensError) and len(plan.models) == 1:
-        raise error
-    reason = str(error) if isinstance(error, FloatLensError) else f"{type(error).__name__}: {error}"
-    return ModelOutcome(model, failed=dict.fromkeys(plan.parts, " ".join(reason.split())))
+def _upload(local: Path, folder: RunFolder) -> None:
+    """Write everything but the models' runs, which are there already, to a study at a URL."""
+    folder.check_lock()
+    for path in sorted(path for path in local.rglob("*") if path.is_file()):
+        name = path.relative_to(local).as_posix()
+        if name not in (MANIFEST, LOCK) and not name.startswith(f"{MODELS}/"):
+            folder.storage.write(name, path.read_bytes())
 
 
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+# How long it takes
+
+
+def estimate(plans: Sequence[StudyPlan], jobs: int = 1) -> tuple[dict[str, int], float]:
+    """Time a few questions per model; `jobs` models run in parallel.
+
+    Returns the number of questions and texts of all models by part, and the seconds of the whole study.
+    """
+    sizes: Counter[str] = Counter()
+    seconds = []
+    for plan in plans:
+        for model in plan.models:
+            worker, sources = ModelWorker(plan.load), plan.sources()
+            found = {part: _part(part, plan, model, sources, worker) for part in plan.parts}
+            seconds.append(sum(took for _, took in found.values()))
+            sizes.update({part: count for part, (count, _) in found.items()})
+    names = {name for plan in plans for name in plan.findings}
+    opened = sum(FINDINGS[name].reads in ("traces", "both") for name in names) * sizes["traces"]
+    drawing = (PER_FIGURE * len(names) + PER_TRACE * opened) / jobs
+    return dict(sizes), max(sum(seconds) / min(jobs, len(seconds)), *seconds) + drawing
+
+
+def _part(
+    part: str, plan: StudyPlan, model: str, sources: Sequence[DataSource], worker: ModelWorker
+) -> tuple[int, float]:
+    """The number of questions or texts of a part, and its seconds."""
+    lens = worker.lens(model)
+    if part == "texts":
+        if reason_against(lens):
+            return 0, 0.0
+        finding, tested = split_texts(token_texts(lens.tokenizer, read_texts(plan.scope.texts, plan.sizes["texts"])))
+        ids = next(iter(finding.values()))[:LENGTH]
+        windows, last = (_timed(read_text, lens, ids, windows=way) for way in (True, False))
+        per_text = len(WINDOWED) * windows + (READINGS - len(WINDOWED)) * last
+        return len(finding) + len(tested) * READINGS, len(finding) * last + len(tested) * per_text
+    if part == "replays":
+        return 0, 0.0  # a dozen short questions
+    if part == "causes":
+        job = EXPERIMENTS["knowledge"](plan, model, sources[:1])[0][-1]
+        specs, seeds = choose_interventions(plan, lens)
+        asked = min(plan.sizes["causes"] or job.count or 0, job.count or 0)
+        count = asked * len(conditions(specs, None, seeds))
+        return count, count * PER_CONDITION * _seconds_per_question(job, worker)
+    kinds: dict[tuple[bool, bool], list[Experiment]] = {}
+    for job in EXPERIMENTS[part](plan, model, sources)[0]:
+        kinds.setdefault((job.recording is None, job.condition in WITHOUT_PASSAGES), []).append(job)
+    counts = {kind: sum(job.count or 0 for job in several) for kind, several in kinds.items()}
+    seconds = sum(counts[kind] * _seconds_per_question(several[0], worker) for kind, several in kinds.items())
+    return sum(counts.values()), seconds
+
+
+def _seconds_per_question(job: Experiment, worker: ModelWorker) -> float:
+    """The time of one question, or per question of a batch if one is quick."""
+    for count in (1, job.batch_size):
+        samples = list(islice(job.samples, count))
+        seconds = _timed(run_experiments, [replace(job, samples=samples, count=len(samples))], worker)
+        if seconds > ENOUGH:
+            break
+    return seconds / len(samples)
+
+
+def _timed(work: Callable[..., Any], *arguments: Any, **options: Any) -> float:
+    began = time.perf_counter()
+    work(*arguments, **options)
+    return time.perf_counter() - began

@@ -49,6 +49,7 @@ from floatlens.store.runs import SWITCH, TEXTS
 if TYPE_CHECKING:
     from floatlens.lens import Lens
     from floatlens.studies.parts import ModelStudy
+    from floatlens.trace.trace import Trace
 
 MARGIN = 400  # tokens of a text, so that enough are left when some are deleted
 SHOWN_PROMPT, SHOWN_WRITTEN = 56, 24  # tokens of the text that is filmed, and of those the ones that are written
@@ -68,14 +69,8 @@ class Reading(Experiment):
 
     def cases(self, lens: Lens, sample: Any) -> list[Case]:
         id_, text = sample
-        about: dict[str, Any] = {
-            "model": self.model,
-            "data": self.data,
-            "condition": self.condition,
-            "kind": lens.family.kind,
-        }
-        record = TextRecord(id_, "", [], **about, numbers={"inserted": text.inserted})
-        return [Case(record, Prompt.from_ids(text.ids))]
+        record = TextRecord(id_, "", [], self.model, self.data, self.condition, kind=lens.family.kind)
+        return [Case(replace(record, numbers={"inserted": text.inserted}), Prompt.from_ids(text.ids))]
 
     def compute(self, worker: ModelWorker, batch: Batch) -> Iterator[tuple[Any, Checksums]]:
         lens = worker.lens(self.model)
@@ -102,10 +97,9 @@ def run_texts(shared: ModelStudy) -> None:
         shared.notes.append(f"texts of {model} were left out: {reason}")
         return
     source = plan.scope.texts
-    texts = token_texts(lens.tokenizer, read_texts(source, plan.sizes.texts))
+    texts = token_texts(lens.tokenizer, read_texts(source, plan.sizes["texts"]))
     finding, tested = split_texts(texts)
-    manifest = plan.manifest({"model": model, "texts": source}, [model])
-    with RunFolder.create(shared.folder.inside(TEXTS), manifest, resume=True) as folder:
+    with shared.folder_inside(TEXTS, texts=source) as folder:
         journal = Journal(folder, kind=TextRecord)
 
         def read_under(by_condition: Mapping[str, Mapping[str, Text]], why: str) -> list[TextRecord]:
@@ -130,39 +124,41 @@ def run_texts(shared: ModelStudy) -> None:
                 by_condition.setdefault(text.condition, {})[id_] = text
         # a text that has no such token is the same without it, and is read once
         same = {id_ for id_, text in by_condition[OUT].items() if text.ids == by_condition[AS_IS][id_].ids}
-        by_condition[OUT] = {id_: text for id_, text in by_condition[OUT].items() if id_ not in same}
-        read_once = read_under(by_condition, "with and without its token")
+        without = {id_: text for id_, text in by_condition[OUT].items() if id_ not in same}
+        read_once = read_under(by_condition | {OUT: without}, "with and without its token")
         copies = [replace(r, condition=OUT) for r in read_once if r.condition == AS_IS and r.id in same]
         records = found + read_once + copies
         folder.write_table(TEXTS, texts_table(records))
         folder.finish()
     if lens.family.kind == "mdm" and sinks.count(candidate) >= FEWEST * len(sinks):
-        pairs = {id_: [by_condition[name].get(id_, by_condition[AS_IS][id_]) for name in (OUT, BACK)] for id_ in tested}
-        record_switch(shared, pairs[most_changed(records, list(tested))], spell(lens.tokenizer, candidate))
+        floating = {(r.condition, r.id): r.numbers.get("floating") or 0.0 for r in records}
+        most = max(tested, key=lambda id_: floating.get((OUT, id_), 0.0) - floating.get((BACK, id_), 0.0))
+        record_switch(shared, by_condition[OUT][most], by_condition[BACK][most], spell(lens.tokenizer, candidate))
 
 
-def most_changed(records: Sequence[TextRecord], ids: Sequence[str]) -> str:
-    """The text in which floating differs most between the conditions without the token and with one put back."""
-    floating = {(r.condition, r.id): r.numbers.get("floating") or 0.0 for r in records}
-    return max(ids, key=lambda id_: floating.get((OUT, id_), 0.0) - floating.get((BACK, id_), 0.0))
+def record_switch(shared: ModelStudy, without: Text, back: Text, token: str) -> None:
+    """Trace the text in which floating differs most, without the token that becomes the sink and with one put back.
 
-
-def record_switch(shared: ModelStudy, pair: Sequence[Text], token: str) -> None:
-    """Trace one text without the token that becomes the sink and with one put back: the first two films of the report."""
+    These are the first two films of the report.
+    """
     lens, model = shared.worker.lens(shared.model), shared.model
-    manifest = shared.plan.manifest({"model": model, "token": token}, [model])
-    watch = as_one(shared.watch, f"{model}, the same text without and with {token!r}", len(pair))
-    with RunFolder.create(shared.folder.inside(SWITCH), manifest, resume=True) as folder:
+    watch = as_one(shared.watch, f"{model}, the same text without and with {token!r}", 2)
+    with shared.folder_inside(SWITCH, token=token) as folder:
         there = {result.key for result in folder.results()}
-        for name, text in zip(("without", "with"), pair, strict=True):
+        for name, text in {"without": without, "with": back}.items():
             if (model, name) not in there:
-                ids = text.ids[: SHOWN_PROMPT + SHOWN_WRITTEN + int(text.inserted >= 0)]
-                start = replace(Prompt.from_ids(ids[:-SHOWN_WRITTEN]), question=f"One text, without and with {token!r}")
-                trace = lens.replay(start, ids[-SHOWN_WRITTEN:], sample_id=name, record=("received",))
+                trace = trace_switch(lens, text, name, token)
                 folder.put((model, name), {"model": model, "id": name, "token": token}, folder.save_trace(name, trace))
             if watch is not None:
                 watch(name, 1)()
         folder.finish()
+
+
+def trace_switch(lens: Lens, text: Text, name: str, token: str) -> Trace:
+    """Trace the beginning of a text as the model writes its last tokens."""
+    ids = text.ids[: SHOWN_PROMPT + SHOWN_WRITTEN + int(text.inserted >= 0)]
+    start = replace(Prompt.from_ids(ids[:-SHOWN_WRITTEN]), question=f"One text, without and with {token!r}")
+    return lens.replay(start, ids[-SHOWN_WRITTEN:], sample_id=name, record=("received",))
 
 
 def split_texts(texts: Mapping[str, list[int]]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:

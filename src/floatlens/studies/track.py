@@ -52,7 +52,7 @@ from floatlens.store.engine import ProgressCallback
 from floatlens.store.folder import RunFolder
 from floatlens.store.manifest import describe, describe_model
 from floatlens.store.storage import hash_value
-from floatlens.studies.analyse import FIGURES, Drawing, Section
+from floatlens.studies.analyse import FIGURES, Section
 from floatlens.studies.texts import token_texts
 from floatlens.trace.trace import Trace
 
@@ -60,9 +60,8 @@ NAME, FILE = "track", "track.parquet"
 TEXTS = 8  # by default
 COPIED = 32  # tokens of a text that are written again after its first 64
 SHORTEST = window.FEWEST_KEYS + window.ROWS  # prompt
-FEWEST = (
-    SHORTEST + window.FEWEST_WINDOWS * window.ROWS + window.HIDDEN
-)  # tokens of a question with its passages and answer
+# tokens of a question with its passages and answer
+FEWEST = SHORTEST + window.FEWEST_WINDOWS * window.ROWS + window.HIDDEN
 RULE = "sigma(3)"
 STEP = re.compile(r"(?:checkpoint|step|epoch|iter|at)[-_]?(\d+)$")
 PARTS = re.compile(r"(\d+)")
@@ -77,16 +76,14 @@ VARIABLES = {
     "copying": "best head's share of copied tokens at which its most attended key is the token being copied",
     "massive": "largest activation over the median of its position",
 }
-BEST = (
-    "copying",
-    "massive",
-)  # summarised by the highest layer; the others by the mean over the deep half of the layers
+BEST = ("copying", "massive")  # summarised by the best layer; the others by the mean over the deep half of the layers
 PANELS = {
     "sink_share": "sink: its share of attention, and its token",
     "first_share": "first token: share beyond an even one",
     "floating": "floating of the anchors",
     "copying": "copy score of the best head",
 }
+NUMBERS = dict.fromkeys(("nats", *VARIABLES), float) | dict.fromkeys(("step", "texts", "layer"), int)
 COLUMNS = ("checkpoint", "step", "kind", "texts", "nats", "layer", "sink_token", *VARIABLES)
 
 
@@ -127,7 +124,9 @@ def track(
     samples = [one for source in sources for one in with_gold_at(source.samples(), reading.gold_at)]
     series, broken = check_series(specs, loading, skip_broken)
     tokenizer = common_tokenizer(series)
-    series = named_shortly(series)
+    names = [style.short(checkpoint.name, 60) for checkpoint in series]
+    if len(set(names)) == len(names):  # such as checkpoint-500
+        series = [replace(checkpoint, name=name) for checkpoint, name in zip(series, names, strict=True)]
     texts = token_samples(tokenizer, samples, reading)
     about = describe(NAME, {"data": [data], "read": reading, "load": loading}, data=[data])
     with RunFolder.create(out, about, resume=resume) if out is not None else nullcontext() as folder:
@@ -135,8 +134,7 @@ def track(
         advance = watch("checkpoints", len(series)) if watch else lambda: None
         parts, models = [], {}
         for place, checkpoint in enumerate(series):
-            lens, label = Lens(checkpoint), checkpoint.name
-            lens.__dict__["tokenizer"] = tokenizer  # checkpoints of a training need not have their own
+            lens, label = check_tracked(checkpoint, tokenizer=tokenizer), checkpoint.name  # it need not have its own
             models[label] = describe_model(checkpoint) if folder is not None else {}
             digest = hash_value(models[label] | {"hub": "" if checkpoint.folder else checkpoint.source})
             keys = {id_: (label, digest, id_) for id_ in texts}
@@ -260,14 +258,6 @@ def check_series(specs: Sequence[str], load: Load, skip_broken: bool) -> tuple[l
     return usable, broken
 
 
-def named_shortly(series: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The checkpoints by the ends of their names, such as checkpoint-500, if these differ."""
-    names = [style.short(checkpoint.name, 60) for checkpoint in series]
-    if len(set(names)) < len(names):
-        return list(series)
-    return [replace(checkpoint, name=name) for checkpoint, name in zip(series, names, strict=True)]
-
-
 def _sentence(broken: Mapping[str, str]) -> str:
     """Name the checkpoints that cannot be used, each with its reason."""
     return f"checkpoint {'; checkpoint '.join(f'{spec!r}: {reason}' for spec, reason in broken.items())}"
@@ -278,12 +268,12 @@ def common_tokenizer(series: Sequence[Checkpoint]) -> Any:
     first, sizes = series[0].name, _architecture(series[0])
     tokenizers: dict[tuple[str, str | None], Any] = {}
     for checkpoint in series:
-        for what, value in _architecture(checkpoint).items():
-            if value != sizes[what]:
-                raise FloatLensError(
-                    f"{checkpoint.name} has another architecture than {first}: {what} {value}, not {sizes[what]}; "
-                    f"track checkpoints of one model"
-                )
+        if differing := dict(_architecture(checkpoint).items() - sizes.items()):
+            what, value = min(differing.items())
+            raise FloatLensError(
+                f"{checkpoint.name} has another architecture than {first}: {what} {value}, not {sizes[what]}; "
+                f"track checkpoints of one model"
+            )
         source = checkpoint.source, checkpoint.gguf_file
         if source not in tokenizers:
             tokenizers[source] = load_tokenizer(checkpoint)
@@ -293,11 +283,17 @@ def common_tokenizer(series: Sequence[Checkpoint]) -> Any:
                 f"{checkpoint.name} has another tokenizer than {first}; track checkpoints of one model"
             )
     for checkpoint in series:
-        lens = Lens(checkpoint)
-        lens.__dict__["tokenizer"] = known
-        if reason := reason_against(lens):
-            raise FloatLensError(f"{reason}; it cannot be tracked")
+        check_tracked(checkpoint, tokenizer=known)
     return known
+
+
+def check_tracked(checkpoint: Checkpoint, **loaded: Any) -> Lens:
+    """The lens of a checkpoint with what is loaded already (`tokenizer`, `model`); an error if it cannot be tracked."""
+    lens = Lens(checkpoint)
+    lens.__dict__ |= loaded
+    if reason := reason_against(lens):
+        raise FloatLensError(f"{reason}; it cannot be tracked")
+    return lens
 
 
 def _architecture(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -394,15 +390,12 @@ def rows_of(label: str, kind: str, texts: Sequence[Mapping[str, Any]]) -> pd.Dat
 def as_dataset(frame: pd.DataFrame) -> xr.Dataset:
     """Arrange the rows as variables (checkpoint, layer), in the order of the checkpoints."""
     order = list(dict.fromkeys(frame["checkpoint"]))
-    by_layer = (
-        frame.set_index(["checkpoint", "layer"])[["sink_token", *VARIABLES]].to_xarray().reindex(checkpoint=order)
-    )
-    alone = frame.drop_duplicates("checkpoint").set_index("checkpoint")
-    for name, text in VARIABLES.items():
-        by_layer[name].attrs["description"] = text
-    found = by_layer.assign({name: ("checkpoint", alone[name].to_numpy()) for name in ("nats", "texts")})
-    found["nats"].attrs["description"] = "surprise per token of the text, in nats"
-    return found.assign_coords({name: ("checkpoint", alone[name].to_numpy()) for name in ("step", "kind")})
+    found = frame.set_index(["checkpoint", "layer"]).to_xarray().reindex(checkpoint=order)
+    alone = {name: found[name].isel(layer=0, drop=True) for name in ("nats", "texts", "step", "kind")}
+    found = found.assign(alone).set_coords(["step", "kind"])
+    for name, text in (VARIABLES | {"nats": "surprise per token of the text, in nats"}).items():
+        found[name].attrs["description"] = text
+    return found
 
 
 def as_frame(found: xr.Dataset) -> pd.DataFrame:
@@ -418,13 +411,11 @@ def open_track(path: str | Path) -> xr.Dataset:
     frame = untrusted.read_parquet(file, file.parent)
     if missing := set(COLUMNS) - set(frame.columns):
         raise FloatLensError(f"{file} has no column {min(missing)!r}, so it is not a track")
-    if not 0 < len(frame) == frame["checkpoint"].nunique() * frame["layer"].nunique():
-        raise FloatLensError(f"{file} is not a track: it should have one row per checkpoint and layer")
     try:
-        frame = frame.astype(
-            dict.fromkeys(("nats", *VARIABLES), float) | dict.fromkeys(("step", "texts", "layer"), int)
-        )
-        return as_dataset(frame.astype(dict.fromkeys(("checkpoint", "kind", "sink_token"), str)))
+        frame = frame[list(COLUMNS)].astype({name: NUMBERS.get(name, str) for name in COLUMNS})
+        if not 0 < len(frame) == frame["checkpoint"].nunique() * frame["layer"].nunique():
+            raise ValueError("it should have one row per checkpoint and layer")
+        return as_dataset(frame)
     except (TypeError, ValueError) as error:
         raise FloatLensError(f"{file} is not a track: {str(error).splitlines()[0]}") from None
 
@@ -447,15 +438,14 @@ def records_of(table: pd.DataFrame) -> list[dict[str, Any]]:
 def sentence(found: xr.Dataset) -> str:
     """What became of the sink between the first and the last checkpoint."""
     rows = summarise(found)
-    return " ".join(
-        f"The first token of {style.short(row.checkpoint)} gets {round(100 * row.first_share)} points more attention "
-        f"than an even share; the sink is {_sink(row)}, with {percent(row.sink_share)} of attention."
-        for row in (rows.iloc[i] for i in sorted({0, len(rows) - 1}))
-    )
-
-
-def _sink(row: Any) -> str:
-    return "the first token" if row.sink_is_first > 0.5 else f"most often {row.sink_token!r}"
+    said = []
+    for row in (rows.iloc[i] for i in sorted({0, len(rows) - 1})):
+        sink = "the first token" if row.sink_is_first > 0.5 else f"most often {row.sink_token!r}"
+        said.append(
+            f"The first token of {style.short(row.checkpoint)} gets {round(100 * row.first_share)} points more attention "
+            f"than an even share; the sink is {sink}, with {percent(row.sink_share)} of attention."
+        )
+    return " ".join(said)
 
 
 def figure(found: xr.Dataset, *, backend: str = "matplotlib") -> Figure | pd.DataFrame:
@@ -497,7 +487,7 @@ def section(found: xr.Dataset, target: Path, name: str = NAME) -> Section:
         "Over training",
         question="What becomes of the sink, the anchors and the copying heads from checkpoint to checkpoint?",
         seen=[sentence(found)],
-        drawings=[Drawing(name, "Checkpoints by layers", reading)],
+        figures=[{"stem": name, "title": "Checkpoints by layers", "reading": reading}],
         tables=[as_table("Mean over the deep half of the layers; copying and massive in the best layer", rows)],
         settings={"anchor rule": RULE, "measured on": count(int(found["texts"].max()), "text")},
     )
