@@ -41,8 +41,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 def nothing_is_left(app: Any) -> Iterator[None]:
     """After every test the worker is idle and each model is as it was loaded."""
     yield
-    worker = app.state.explorer.worker
-    wait_until(lambda: worker.current is None and not worker.jobs)
+    wait_until(lambda: not app.state.explorer.queue)
     for name in MODELS:
         if "model" in lens(name).__dict__:
             assert lens(name).model.config._attn_implementation != "floatlens"
@@ -141,19 +140,19 @@ def test_stop_ends_a_run_before_its_next_step(to: TestClient) -> None:
 
 
 def test_a_page_that_goes_takes_its_runs_with_it(app: Any, to: TestClient) -> None:
-    worker = app.state.explorer.worker
+    queue = app.state.explorer.queue
     with gated(lens("tiny-mdm").model) as gate:
         with connected(to) as page:
             page.ask(1, max_new_tokens=64)
             page.ask(2, max_new_tokens=64)
             gate.let(2)
             page.until("step"), page.until("step")
-            job = worker.current
-        wait_until(job.stopped.is_set)
+            stop = queue[0]
+        wait_until(stop.is_set)
         gate.let(1_000)
-        wait_until(lambda: worker.current is None and not worker.jobs)
+        wait_until(lambda: not queue)
         assert gate.count == 3
-    assert not app.state.explorer.matrices.values
+    assert not app.state.explorer.kept.values
 
 
 def test_several_pages_have_their_own_runs_in_turn(to: TestClient) -> None:

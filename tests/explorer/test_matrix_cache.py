@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.explorer.kept_runs import RunMatrices, keep_matrices
+from floatlens.explorer.kept_runs import Kept, RunMatrices
 
 ABOUT = {"steps": 8, "layers": [0, 1], "length": 10, "cached": False}
 STEP = 2 * 2 * 10 * 10  # bytes of a step
@@ -31,11 +31,13 @@ def test_a_run_of_which_not_one_step_fits_keeps_nothing_and_says_so() -> None:
 
 
 def test_the_oldest_runs_are_let_go_first() -> None:
-    matrices = keep_matrices(20 * STEP)
+    kept = Kept(20 * STEP)
     for number in range(4):
-        matrices.add(f"page {number}", number, RunMatrices(**ABOUT, room=10 * STEP))
-    assert list(matrices.values) == [2, 3]
+        matrices = RunMatrices(**ABOUT, room=10 * STEP)
+        assert kept.add(f"page {number}", number, matrices, matrices.nbytes)
+    assert list(kept.values) == [2, 3] and kept.get(3) is matrices
     with pytest.raises(FloatLensError, match="no longer kept"):
-        matrices.get(0)
-    matrices.drop("page 2")
-    assert list(matrices.values) == [3]
+        kept.get(0)
+    kept.drop("page 2")
+    assert list(kept.values) == [3]
+    assert not kept.add("page 3", 4, "a value", 20 * STEP + 1), "too large by itself"

@@ -12,11 +12,9 @@ import pytest
 import xarray as xr
 
 import floatlens as fl
-from floatlens.errors import FloatLensError
-from floatlens.explorer.kept_runs import keep_traces
 from floatlens.store.folder import RunFolder
 from tests.explorer.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, lens
-from tests.explorer.traces import planted, tiny
+from tests.explorer.traces import tiny
 
 
 def opened(content: bytes, path: Path) -> fl.Trace:
@@ -65,15 +63,3 @@ def test_a_recorded_trace_is_saved_as_it_was_recorded(tmp_path: Path, temporary:
     for wrong in ({"run": 0, "sample": 1}, {"run": "../0", "sample": 0}, {"run": 0}, {}, {"key": "x"}):
         assert get(to, **wrong).status_code == 404, wrong
     assert list(temporary.iterdir()) == []
-
-
-def test_the_oldest_traces_make_room_for_new_ones() -> None:
-    trace = planted(steps=2, layers=1, heads=1, positions=20)
-    traces = keep_traces(2 * trace.data.nbytes)
-    assert all(traces.add(page, key, trace) for key, page in enumerate(("a", "b", "b")))
-    with pytest.raises(FloatLensError, match="the trace of this run is no longer kept"):
-        traces.get(0)
-    assert traces.get(1) is traces.get(2) is trace
-    traces.drop("b")
-    assert not traces.values
-    assert not keep_traces(trace.data.nbytes - 1).add("a", 0, trace), "too large by itself"

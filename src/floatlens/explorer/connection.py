@@ -1,20 +1,27 @@
-"""One connected page: reads its requests, sends the steps of its runs, and stops them when it disconnects."""
+"""One connected page: reads its requests, sends the steps of its runs, and stops them when it disconnects.
+
+Observing and intervening change a model's config while a pass is computed, so two runs of one model must never overlap;
+and two runs at once on one machine would both be slow. So one thread runs the models, for all pages in the order of arrival.
+A run is stopped between two steps.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import secrets
-from functools import partial
+import sys
+import traceback
+from collections.abc import Hashable
+from contextlib import closing
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from floatlens.errors import FloatLensError
-from floatlens.explorer.kept_runs import RunMatrices
-from floatlens.explorer.live_run import LiveJob, play
+from floatlens.explorer.live_run import play
 from floatlens.explorer.messages import AttentionRequest, RunRequest, StopRequest, id_of, read
-from floatlens.trace.trace import Trace
+from floatlens.lens import Lens
 
 if TYPE_CHECKING:
     from floatlens.explorer.server import LiveExplorer
@@ -29,7 +36,7 @@ class Connection:
         self.socket, self.explorer, self.limits = socket, explorer, explorer.limits
         self.loop = asyncio.get_running_loop()
         self.unsent: asyncio.Queue[str] = asyncio.Queue()
-        self.jobs: dict[int, LiveJob] = {}
+        self.stops: dict[int, Event] = {}  # of queued or active runs; set to stop one before its next step
         self.lost = False  # the page does not read its messages
         self.gone = False  # the page has disconnected
 
@@ -37,31 +44,28 @@ class Connection:
         """Serve until the page disconnects or has been idle for too long."""
         sending = asyncio.create_task(self._send_all())
         try:
-            while True:
+            while not self.lost:
                 try:
                     message = await asyncio.wait_for(self.socket.receive(), self.limits.idle_seconds)
                 except TimeoutError:
-                    if self.jobs:
+                    if self.stops:
                         continue
                     return await self.socket.close(IDLE, "idle")
                 if message["type"] == "websocket.disconnect":
                     return
                 text = message.get("text")
                 if text is None:
-                    self.say({"type": "error", "id": None, "message": "a message must be text"})
+                    self._say({"type": "error", "id": None, "message": "a message must be text"})
                 else:
                     self._hear(text)
-                if self.lost:
-                    return await self.socket.close(TOO_SLOW, "the page does not read its messages")
+            await self.socket.close(TOO_SLOW, "the page does not read its messages")
         except WebSocketDisconnect:
             return
         finally:
             sending.cancel()
             self.gone = True
-            for job in self.jobs.values():
-                job.stop()
-            self.explorer.matrices.drop(id(self))
-            self.explorer.traces.drop(id(self))
+            self._stop_all()
+            self.explorer.kept.drop(id(self))
 
     def _hear(self, text: str) -> None:
         about: dict[str, Any] = {"id": None}
@@ -70,85 +74,90 @@ class Connection:
             about = message.model_dump() if isinstance(message, AttentionRequest) else {"id": message.id}
             match message:
                 case RunRequest():
-                    self._run(message)
+                    self._queue(message)
                 case StopRequest():
-                    if message.id in self.jobs:
-                        self.jobs[message.id].stop()
-                case AttentionRequest():
-                    self._attention(message)
+                    if message.id in self.stops:
+                        self.stops[message.id].set()
+                case AttentionRequest(step=step, layer=layer, position=position, direction=direction):
+                    kept = self.explorer.kept.get((id(self), message.id))
+                    self._say({**about, "values": kept.of(step, layer, position, direction)})
         except FloatLensError as error:
             if about["id"] is None and len(text) <= self.limits.message_bytes:
                 about = {"id": id_of(text)}
-            self.say({**about, "type": "error", "message": " ".join(str(error).split())})
+            self._say({**about, "type": "error", "message": " ".join(str(error).split())})
 
-    def _run(self, asked: RunRequest) -> None:
-        lenses = self.explorer.lenses
-        lens = lenses.get(asked.model)
-        if lens is None:
+    # --- runs -----------------------------------------------------------------------------------------------------------
+
+    def _queue(self, asked: RunRequest) -> None:
+        lenses, queue = self.explorer.lenses, self.explorer.queue
+        if asked.model not in lenses:
             raise FloatLensError(f"model {asked.model!r} is not served here; available: {', '.join(lenses) or 'none'}")
-        if asked.id in self.jobs:
+        if asked.id in self.stops:
             raise FloatLensError(f"run {asked.id} is already running; use another id for the new one")
-        if len(self.jobs) >= self.limits.waiting_each:
-            raise FloatLensError(
-                f"{len(self.jobs)} runs of this page are already queued; try again when some have finished"
-            )
-        job = LiveJob(
-            asked.id,
-            partial(play, lens, asked, self.explorer.template, partial(self._keep, asked.id), self._keep_trace),
-            self._from_thread,
-            partial(self._soon, self.jobs.pop, asked.id, None),
-        )
-        self.jobs[asked.id] = job
+        waiting = sum(not stop.is_set() for stop in queue[1:])  # the first is running
+        for count, most, whose in (
+            (len(self.stops), self.limits.waiting_each, "runs of this page"),
+            (waiting, self.limits.waiting, "runs"),
+        ):
+            if count >= most:
+                raise FloatLensError(f"{count} {whose} are already queued; try again when some have finished")
+        lens, ahead = lenses[asked.model], waiting + bool(queue)
+        stop = self.stops[asked.id] = Event()
+        queue.append(stop)
+        self._say({"type": "queued", "id": asked.id, "ahead": ahead, "loading": "model" not in lens.__dict__})
+        self.explorer.models.submit(self._run, lens, asked, stop)
+
+    def _run(self, lens: Lens, asked: RunRequest, stop: Event) -> None:
+        """Run a request, on the thread of the models; an error becomes a message to the page, and the thread continues."""
+        stopped, room = {"type": "stopped", "id": asked.id}, self.limits.kept_bytes // 4
         try:
-            ahead = self.explorer.worker.submit(job)
-        except FloatLensError:
-            del self.jobs[asked.id]
-            raise
-        self.say({"type": "queued", "id": asked.id, "ahead": ahead, "loading": "model" not in lens.__dict__})
+            with closing(play(lens, asked, self.explorer.template, self._keep, room)) as messages:  # type: ignore[type-var]
+                for message in [stopped] if stop.is_set() else messages:
+                    said = stopped if stop.is_set() else message
+                    self._say_from_thread(said)
+                    if said is stopped:
+                        break
+        except FloatLensError as error:
+            self._say_from_thread({"type": "error", "id": asked.id, "message": " ".join(str(error).split())})
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            message = f"the run failed: {text} (a bug: see the terminal)"
+            self._say_from_thread({"type": "error", "id": asked.id, "message": message})
+        finally:
+            self.explorer.queue.remove(stop)
+            self._soon(self.stops.pop, asked.id, None)
 
-    def _keep(self, number: int, **about: Any) -> RunMatrices:
-        matrices = self.explorer.matrices
-        made = RunMatrices(room=matrices.limit // 2, **about)
-        matrices.add(id(self), (id(self), number), made)
-        if self.gone:  # the page disconnected during the first step
-            matrices.drop(id(self))
-        return made
+    def _keep(self, key: Hashable, value: Any, size: int) -> bool:
+        there = self.explorer.kept.add(id(self), (id(self), key) if isinstance(key, int) else key, value, size)
+        if self.gone:  # the page disconnected during this step
+            self.explorer.kept.drop(id(self))
+        return there
 
-    def _keep_trace(self, trace: Trace) -> str | None:
-        key = secrets.token_urlsafe(12)
-        kept = self.explorer.traces.add(id(self), key, trace)
-        if self.gone:
-            self.explorer.traces.drop(id(self))
-        return key if kept else None
-
-    def _attention(self, asked: AttentionRequest) -> None:
-        values = self.explorer.matrices.get((id(self), asked.id)).of(
-            asked.step, asked.layer, asked.position, asked.direction
-        )
-        self.say({**asked.model_dump(), "values": values})
+    def _stop_all(self) -> None:
+        for stop in list(self.stops.values()):
+            stop.set()
 
     # --- sending --------------------------------------------------------------------------------------------------------
 
-    def say(self, message: dict[str, Any]) -> None:
+    def _say(self, message: dict[str, Any]) -> None:
         """Queue a message; call it from the event loop's thread only."""
         self._put(json.dumps(message, ensure_ascii=False, allow_nan=False))
 
-    def _from_thread(self, message: dict[str, Any]) -> None:
+    def _say_from_thread(self, message: dict[str, Any]) -> None:
         self._soon(self._put, json.dumps(message, ensure_ascii=False, allow_nan=False))
 
     def _soon(self, call: Any, *arguments: Any) -> None:
         try:
             self.loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the server has shut down
-            for job in list(self.jobs.values()):
-                job.stop()
+            self._stop_all()
 
     def _put(self, text: str) -> None:
         if self.unsent.qsize() < self.limits.unsent:
             return self.unsent.put_nowait(text)
         self.lost = True
-        for job in self.jobs.values():
-            job.stop()
+        self._stop_all()
 
     async def _send_all(self) -> None:
         while True:

@@ -1,8 +1,8 @@
 """What is kept of recent runs: attention matrices, so that requests about one token are answered without running again,
 and traces that a page may save.
 
-Matrices are the mean over heads, float16, written during the run. Memory is bounded: the oldest runs are dropped first, and
-a run that alone would need more than half of it keeps every n-th step, with the smallest n that fits.
+Matrices are the mean over heads, float16, written during the run. Memory is bounded: the oldest are dropped first, and a run
+whose matrices need more than a quarter of it keeps every n-th step, with the smallest n that fits.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,6 @@ from floatlens.errors import FloatLensError
 from floatlens.trace.trace import Trace
 
 Array = np.ndarray[Any, Any]
-T = TypeVar("T")
 FOLDER = "trace"  # name of a trace in its archive
 
 
@@ -88,47 +86,36 @@ class RunMatrices:
         return [round(float(a), 6) for a in mean_T] + [None] * (N - T)
 
 
-class Kept(Generic[T]):
-    """Values by key, each of a page. The oldest are dropped when together they exceed `limit` bytes.
+class Kept:
+    """Matrices and traces by key, each of a page. The oldest are dropped when together they exceed `limit` bytes.
 
     The model thread adds, pages read; a page that disconnects drops its own.
     """
 
-    def __init__(self, limit: int, size: Callable[[T], int], what: str) -> None:
-        self.limit, self.size, self.what = limit, size, what
-        self.values: OrderedDict[Hashable, tuple[Hashable, T]] = OrderedDict()
-        self.lock = Lock()
+    def __init__(self, limit: int) -> None:
+        self.limit, self.lock = limit, Lock()
+        self.values: dict[Hashable, tuple[Hashable, int, Any]] = {}  # page, bytes and value
 
-    def add(self, page: Hashable, key: Hashable, value: T) -> bool:
+    def add(self, page: Hashable, key: Hashable, value: Any, size: int) -> bool:
         """Keep a value, unless it alone is too large."""
-        if self.size(value) > self.limit:
+        if size > self.limit:
             return False
         with self.lock:
             self.values.pop(key, None)
-            self.values[key] = page, value
-            while sum(self.size(kept) for _, kept in self.values.values()) > self.limit:
-                self.values.popitem(last=False)
+            self.values[key] = page, size, value
+            while sum(each for _, each, _ in self.values.values()) > self.limit:
+                del self.values[next(iter(self.values))]
         return True
 
-    def get(self, key: Hashable) -> T:
-        found = self.values.get(key)
-        if found is None:
-            raise FloatLensError(f"the {self.what} of this run is no longer kept, or it has not begun; run it again")
-        return found[1]
+    def get(self, key: Hashable) -> Any:
+        if key not in self.values:
+            raise FloatLensError("this run is no longer kept, or it has not begun; run it again")
+        return self.values[key][2]
 
     def drop(self, page: Hashable) -> None:
         """Drop all values of a page."""
         with self.lock:
-            for key in [key for key, (owner, _) in self.values.items() if owner == page]:
-                del self.values[key]
-
-
-def keep_matrices(limit: int) -> Kept[RunMatrices]:
-    return Kept(limit, lambda matrices: matrices.nbytes, "attention")
-
-
-def keep_traces(limit: int) -> Kept[Trace]:
-    return Kept(limit, lambda trace: int(trace.data.nbytes), "trace")
+            self.values = {key: kept for key, kept in self.values.items() if kept[0] != page}
 
 
 def archive_of(trace: Trace) -> Path:

@@ -1,18 +1,10 @@
-"""A live run as messages: `start`, one `step` per forward pass as it happens, and `done`; and the thread that runs models.
-
-Observing and intervening change a model's config while a pass is computed, so two runs of one model must never overlap;
-and two runs at once on one machine would both be slow. A run is stopped between two steps.
-"""
+"""A live run as messages: `start`, one `step` per forward pass as it happens, and `done`."""
 
 from __future__ import annotations
 
-import sys
-import threading
-import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+import secrets
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,34 +15,27 @@ from floatlens.data.sample import Passage
 from floatlens.data.template import Template
 from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode.step import Step
-from floatlens.errors import FloatLensError
 from floatlens.explorer.film import FORMAT, Array, film, frame
 from floatlens.explorer.kept_runs import RunMatrices
 from floatlens.explorer.messages import RunRequest
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Lens
 from floatlens.trace.recorder import Watch
-from floatlens.trace.trace import Trace
 
-Messages = Callable[[], Iterator[dict[str, Any]]]
 RECORD = ("received",)  # the only statistic that a film needs
 
 
 def play(
-    lens: Lens,
-    asked: RunRequest,
-    template: Template,
-    keep: Callable[..., RunMatrices],
-    keep_trace: Callable[[Trace], str | None],
+    lens: Lens, asked: RunRequest, template: Template, keep: Callable[[Hashable, Any, int], bool], room: int
 ) -> Iterator[dict[str, Any]]:
-    """Run a request; closing the generator between two messages ends the run and restores the model."""
-    prompt = prompt_of(lens, asked, template)
-    settings: dict[str, Any] = {
-        "max_new_tokens": asked.max_new_tokens,
-        "steps": asked.steps,
-        "block_length": asked.block_length,
-        "seed": asked.seed,
-    }
+    """Run a request; closing the generator between two messages ends the run and restores the model.
+
+    `keep` takes a key, a value and its bytes: the attention matrices by the run's id, with `room` for them, and the trace by
+    a secret.
+    """
+    passages = [Passage(p.text, p.title, p.gold) for p in asked.passages if p.text.strip() or p.title.strip()]
+    prompt = lens.prompt(asked.question, passages, template=template)
+    settings: dict[str, Any] = asked.model_dump(include={"max_new_tokens", "steps", "block_length", "seed"})
     lens.settings(**settings).fits(len(prompt.ids), lens.context_length)
     interventions = [parse_intervention(spec) for spec in asked.interventions]
     with lens.intervene(*interventions) if interventions else nullcontext():
@@ -58,16 +43,13 @@ def play(
         header = start(lens, asked, prompt, watch, [str(each) for each in interventions])
         known = [int(i) for i in header["vocabulary"]]
         yield {"type": "start", "id": asked.id, "film": header}
-        N = header["length"]
+        steps, N, cached = len(header["steps"]), header["length"], lens.family.cached
         kept: RunMatrices | None = None
         for step, results in watch:
             if kept is None:
-                kept = keep(
-                    steps=len(header["steps"]),
-                    layers=sorted(results["received"]),
-                    length=N,
-                    cached=lens.family.cached and lens.family.attention == "causal",
-                )
+                once = cached and lens.family.attention == "causal"
+                kept = RunMatrices(steps=steps, layers=sorted(results["received"]), length=N, cached=once, room=room)
+                keep(asked.id, kept, kept.nbytes)
             kept.add(step.index, {layer: rows_BQT[0] for layer, rows_BQT in results["attention_mean"].items()})
             message = moment(lens, step, results["received"], N)
             new = sorted({i for i in (*message["tokens"], *message["after"]) if i >= 0} - set(known))
@@ -75,13 +57,9 @@ def play(
             spelling = pieces(lens, known)  # the spelling of a piece depends on the others
             yield {"type": "step", "id": asked.id, **message, "vocabulary": {str(i): spelling[str(i)] for i in new}}
         [trace] = watch.traces()
-    yield {"type": "done", "id": asked.id, "film": film(trace), "trace": keep_trace(trace)}
-
-
-def prompt_of(lens: Lens, asked: RunRequest, template: Template) -> Prompt:
-    """Build the prompt; empty passages are left out."""
-    passages = [Passage(p.text, p.title, p.gold) for p in asked.passages if p.text.strip() or p.title.strip()]
-    return lens.prompt(asked.question, passages, template=template)
+    secret = secrets.token_urlsafe(12)
+    there = keep(secret, trace, int(trace.data.nbytes))
+    yield {"type": "done", "id": asked.id, "film": film(trace), "trace": secret if there else None}
 
 
 def start(lens: Lens, asked: RunRequest, prompt: Prompt, watch: Watch, specs: Sequence[str]) -> dict[str, Any]:
@@ -146,90 +124,3 @@ def pieces(lens: Lens, ids: Sequence[int]) -> dict[str, str]:
     """Return readable strings by token id."""
     found = lens.token_strings(ids)
     return dict(zip(found, spelled(list(found.values())), strict=True))
-
-
-# --- the thread -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class LiveJob:
-    """A queued or active run: `messages` starts it, `send` receives each message (called from the model thread)."""
-
-    id: int
-    messages: Messages
-    send: Callable[[dict[str, Any]], None]
-    over: Callable[[], None] = lambda: None
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    def stop(self) -> None:
-        """Stop before the next step, or do not start."""
-        self.stopped.set()
-
-
-class ModelThread:
-    """A queue of jobs and the thread that runs them. The thread starts with the first job."""
-
-    def __init__(self, waiting: int) -> None:
-        self.waiting = waiting
-        self.jobs: deque[LiveJob] = deque()
-        self.current: LiveJob | None = None
-        self.something = threading.Condition()
-        self.thread: threading.Thread | None = None
-        self.closed = False
-
-    def submit(self, job: LiveJob) -> int:
-        """Queue a job; return the number of jobs before it."""
-        with self.something:
-            if self.closed:
-                raise FloatLensError("the server is shutting down")
-            waiting = sum(not other.stopped.is_set() for other in self.jobs)
-            if waiting >= self.waiting:
-                raise FloatLensError(f"{waiting} runs are already queued; try again when some have finished")
-            ahead = waiting + (self.current is not None)
-            self.jobs.append(job)
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._work, name="floatlens-worker", daemon=True)
-                self.thread.start()
-            self.something.notify()
-            return ahead
-
-    def close(self, patience: float = 10.0) -> None:
-        """Stop all jobs and wait for the current step: a program that exits in the middle of one may crash."""
-        with self.something:
-            self.closed = True
-            for job in (*self.jobs, *filter(None, [self.current])):
-                job.stop()
-            self.something.notify()
-        if self.thread is not None:
-            self.thread.join(patience)
-
-    def _work(self) -> None:
-        while True:
-            with self.something:
-                self.something.wait_for(lambda: self.jobs or self.closed)
-                if self.closed:
-                    return
-                self.current = job = self.jobs.popleft()
-            try:
-                perform(job)
-            finally:
-                self.current = None
-                job.over()
-
-
-def perform(job: LiveJob) -> None:
-    """Run a job; an error becomes a message to the page, and the thread continues."""
-    if job.stopped.is_set():
-        return job.send({"type": "stopped", "id": job.id})
-    try:
-        with closing(job.messages()) as messages:  # type: ignore[type-var]
-            for message in messages:
-                if job.stopped.is_set():
-                    return job.send({"type": "stopped", "id": job.id})
-                job.send(message)
-    except FloatLensError as error:
-        job.send({"type": "error", "id": job.id, "message": " ".join(str(error).split())})
-    except Exception as error:
-        traceback.print_exc(file=sys.stderr)
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        job.send({"type": "error", "id": job.id, "message": f"the run failed: {text} (a bug: see the terminal)"})

@@ -22,26 +22,15 @@ SPEC = 300  # characters of one intervention
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on the work of the server.
+    """Limits on the work of the server."""
 
-    message_bytes      longest message that is parsed; one of more than four times that length closes the connection
-    waiting            queued runs, over all pages
-    waiting_each       queued or running runs per page
-    connections        connected pages
-    unsent             messages queued for a page that does not read them, before it is disconnected
-    idle_seconds       seconds without requests or runs before a page is disconnected; it reconnects when needed
-    attention_bytes    memory for the attention matrices that answer requests about single tokens
-    trace_bytes        memory for the traces of recent runs, which a page may save
-    """
-
-    message_bytes: int = 256 * 1024
-    waiting: int = 32
-    waiting_each: int = 8
-    connections: int = 32
-    unsent: int = 4_096
-    idle_seconds: float = 1_800.0
-    attention_bytes: int = 256 << 20
-    trace_bytes: int = 256 << 20
+    message_bytes: int = 256 * 1024  # longest message that is parsed; a four times longer one closes the connection
+    waiting: int = 32  # queued runs, over all pages
+    waiting_each: int = 8  # queued or running runs per page
+    connections: int = 32  # connected pages
+    unsent: int = 4_096  # messages queued for a page that does not read them, before it is disconnected
+    idle_seconds: float = 1_800.0  # without requests or runs before a page is disconnected; it reconnects when needed
+    kept_bytes: int = 512 << 20  # of the attention and the traces of recent runs
 
 
 def shown_limits() -> dict[str, int]:
@@ -117,13 +106,13 @@ class AttentionRequest(Message):
     direction: Literal["from", "to"] = "from"
 
 
-AnyMessage = Annotated[RunRequest | StopRequest | AttentionRequest, Field(discriminator="type")]
-_ANY: TypeAdapter[RunRequest | StopRequest | AttentionRequest] = TypeAdapter(
-    AnyMessage, config=ConfigDict(hide_input_in_errors=True)
+AnyMessage = RunRequest | StopRequest | AttentionRequest
+_ANY: TypeAdapter[AnyMessage] = TypeAdapter(
+    Annotated[AnyMessage, Field(discriminator="type")], config=ConfigDict(hide_input_in_errors=True)
 )
 
 
-def read(text: str, longest: int) -> RunRequest | StopRequest | AttentionRequest:
+def read(text: str, longest: int) -> AnyMessage:
     """Parse a message; raise an error with the reason if it is invalid.
 
     >>> read('{"type": "stop", "id": 3}', 100)
@@ -131,14 +120,18 @@ def read(text: str, longest: int) -> RunRequest | StopRequest | AttentionRequest
     >>> read('{"type": "stop"}', 100)
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: the message 'stop' is invalid: id: Field required
+    floatlens.errors.FloatLensError: the message is invalid: stop.id: Field required
     """
     if len(text.encode("utf-8", "surrogatepass")) > longest:
         raise FloatLensError(f"a message of {len(text):,} characters is too long; the maximum is {longest:,} bytes")
     try:
         return _ANY.validate_json(text.encode("utf-8", "replace"))
     except ValidationError as error:
-        raise FloatLensError(_sentence(error)) from None
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "value_error":  # a sentence of ours
+            raise FloatLensError(first["msg"].removeprefix("Value error, ")) from None
+        place = ".".join(str(part) for part in first["loc"])
+        raise FloatLensError(f"the message is invalid: {place}{place and ': '}{first['msg']}") from None
 
 
 def id_of(text: str) -> int | None:
@@ -148,17 +141,3 @@ def id_of(text: str) -> int | None:
     except ValidationError:
         return None
     return found if isinstance(found, int) and not isinstance(found, bool) else None
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    path = [str(part) for part in first["loc"]]
-    what = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "json_invalid":
-        return "the message is not JSON"
-    if not path:
-        return f"the message is invalid: {what}"
-    about = f"{'.'.join(path[1:])}: {what}" if len(path) > 1 else what
-    if first["type"] == "value_error":
-        return what
-    return f"the message {path[0]!r} is invalid: {about}"

@@ -21,8 +21,8 @@ from floatlens.trace.attributes import read_attributes
 from floatlens.trace.trace import Trace
 from floatlens.untrusted import inside
 
-ATTRIBUTES = ("model", "question", "output", "kind")
-LONGEST = 300  # characters of a question in the list
+LISTED = {"model": "model", "question": "question", "answer": "output"}  # names in the list, and in the trace
+LONGEST = 300  # characters of a text in the list
 
 
 class RunFolders:
@@ -32,45 +32,43 @@ class RunFolders:
         self.paths = [path.resolve() for path in paths]
         self.names = names([Path(path) for path in paths])
         self.known: list[dict[Path, str]] = [{} for _ in paths]
-        self.reading = Lock()
+        self.listing, self.reading = Lock(), Lock()
         self._made = lru_cache(maxsize=8)(_film)
 
     def contents(self) -> list[dict[str, Any]]:
-        """List the runs with their samples, in the order of their numbers."""
-        return [
-            {
-                "run": run,
-                "name": name,
-                "samples": [
-                    {"sample": index, **describe_sample(path, sample_id)}
-                    for index, (path, sample_id) in enumerate(self._samples(run))
-                ],
-            }
-            for run, name in enumerate(self.names)
-        ]
+        """List the runs with their samples, in the order of their numbers; of a damaged sample only the id is known."""
+        found = []
+        for run, name in enumerate(self.names):
+            samples = []
+            for index, (path, sample_id) in enumerate(self._samples(run)):
+                attributes = _attributes(path)
+                texts = {label: str(attributes.get(key, ""))[:LONGEST] for label, key in LISTED.items()}
+                diffusion = attributes.get("kind") == "mdm"
+                samples.append({"sample": index, "id": sample_id[:LONGEST], **texts, "diffusion": diffusion})
+            found.append({"run": run, "name": name, "samples": samples})
+        return found
 
     def film(self, run: int, sample: int) -> dict[str, Any]:
-        """Return the film of a sample; the most recent ones are cached."""
-        return self._made(self.path(run, sample))
+        """Return the film of a sample; the most recent ones are cached. One is made at a time: each needs memory."""
+        with self.reading:
+            return self._made(self.path(run, sample))
 
     def path(self, run: int, sample: int) -> Path:
         """Return the folder of a sample's trace."""
-        if not 0 <= run < len(self.paths):
-            raise FloatLensError(f"run {run} does not exist; there are {len(self.paths)}, counted from 0")
-        samples = self._samples(run)
-        if not 0 <= sample < len(samples):
-            raise FloatLensError(f"sample {sample} does not exist; run {run} has {len(samples)}, counted from 0")
+        samples = self._samples(run) if run < len(self.paths) else []
+        if sample >= len(samples):
+            raise FloatLensError(f"run {run} has no sample {sample}; /api/store lists what there is, counted from 0")
         path = samples[sample][0]
         inside(path, self.paths[run])  # it may have become a link since it was listed
         return path
 
     def _samples(self, run: int) -> list[tuple[Path, str]]:
-        with self.reading:
-            root = self.paths[run]
+        with self.listing:
+            root, known = self.paths[run], self.known[run]
             for path in [root] if (root / "zarr.json").is_file() else sorted((root / SAMPLES).glob("[!.]*")):
-                if path not in self.known[run] and _is_inside(path / "zarr.json", self.paths[run]):
-                    self.known[run][path] = str(_attributes(path).get("sample_id", path.name))
-            return list(self.known[run].items())
+                if path not in known and _is_inside(path / "zarr.json", root):
+                    known[path] = str(_attributes(path).get("sample_id", path.name))
+            return list(known.items())
 
 
 def _film(path: Path) -> dict[str, Any]:
@@ -125,7 +123,7 @@ def names(paths: Sequence[Path]) -> list[str]:
             end = path.parts[-length:]
             if sum(other.parts[-length:] == end for other in paths) == 1:
                 break
-        made.append("/".join(end) if path.parts else str(path.resolve().name))
+        made.append("/".join(end) if path.parts else path.resolve().name)
     return made
 
 
@@ -135,16 +133,3 @@ def _attributes(path: Path) -> dict[str, Any]:
         return read_attributes(path, path)
     except (OSError, FloatLensError):
         return {}
-
-
-def describe_sample(path: Path, sample_id: str) -> dict[str, Any]:
-    """Return the entry of a sample in the list; one that cannot be read has only its id."""
-    attributes = _attributes(path)
-    model, question, output, kind = (str(attributes.get(name, ""))[:LONGEST] for name in ATTRIBUTES)
-    return {
-        "id": sample_id[:LONGEST],
-        "model": model,
-        "question": question,
-        "answer": output,
-        "diffusion": kind == "mdm",
-    }

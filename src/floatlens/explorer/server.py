@@ -3,7 +3,6 @@ server: bind a socket, print an address, serve until stopped."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import ipaddress
 import json
@@ -14,10 +13,11 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from functools import cached_property
 from html import escape
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import urlencode
 
@@ -36,8 +36,7 @@ from floatlens.data.template import Template
 from floatlens.errors import FloatLensError
 from floatlens.explorer.connection import Connection
 from floatlens.explorer.guard import LOOPBACK, Guard
-from floatlens.explorer.kept_runs import archive, archive_of, keep_matrices, keep_traces
-from floatlens.explorer.live_run import ModelThread
+from floatlens.explorer.kept_runs import Kept, archive, archive_of
 from floatlens.explorer.messages import Limits
 from floatlens.explorer.page import asset, live_data, live_page, live_policy
 from floatlens.explorer.run_folders import RunFolders
@@ -52,15 +51,10 @@ class LiveExplorer:
     def __init__(self, lenses: Sequence[Lens], folders: RunFolders, template: Template, limits: Limits) -> None:
         self.lenses = {lens.name: lens for lens in lenses}
         self.folders, self.template, self.limits = folders, template, limits
-        self.worker = ModelThread(limits.waiting)
-        self.matrices = keep_matrices(limits.attention_bytes)
-        self.traces = keep_traces(limits.trace_bytes)
+        self.models = ThreadPoolExecutor(1, "floatlens-models")  # the thread that runs them
+        self.queue: list[Event] = []  # of the runs of all pages, the first of them running; set to stop one
+        self.kept = Kept(limits.kept_bytes)
         self.connected = 0
-
-    @cached_property
-    def reading(self) -> asyncio.Lock:
-        """A lock, so that films are made one at a time: each needs memory."""
-        return asyncio.Lock()
 
     async def page(self, request: Request) -> Response:
         host, secure = request.headers["host"], request.url.scheme == "https"
@@ -69,7 +63,7 @@ class LiveExplorer:
         films = []
         for numbers in first(runs):
             with suppress(FloatLensError):  # it stays in the list; opening it shows the error
-                films.append(await self._film(*numbers))
+                films.append(await run_in_threadpool(self.folders.film, *numbers))
         text = await run_in_threadpool(live_page, films, live)
         return HTMLResponse(text, headers={"content-security-policy": live_policy(host)})
 
@@ -80,29 +74,16 @@ class LiveExplorer:
         return JSONResponse(await run_in_threadpool(self.folders.contents))
 
     async def film(self, request: Request) -> Response:
-        try:
-            numbers = [whole(request.query_params.get(name), name) for name in ("run", "sample")]
-            found = await self._film(*numbers)
-        except FloatLensError as error:
-            return JSONResponse({"error": " ".join(str(error).split())}, 404)
+        found = await run_in_threadpool(self.folders.film, *sample_of(request))
         return Response(await run_in_threadpool(json.dumps, found, allow_nan=False), media_type="application/json")
 
     async def trace(self, request: Request) -> Response:
         """A trace in a ZIP archive: of a live run, by its key, or of a run folder, by its numbers."""
-        key = request.query_params.get("key")
-        try:
-            if key is not None:
-                archived = await run_in_threadpool(archive_of, self.traces.get(key))
-            else:
-                numbers = [whole(request.query_params.get(name), name) for name in ("run", "sample")]
-                archived = await run_in_threadpool(lambda: archive(self.folders.path(*numbers)))
-        except FloatLensError as error:
-            return JSONResponse({"error": " ".join(str(error).split())}, 404)
+        if (key := request.query_params.get("key")) is not None:
+            archived = await run_in_threadpool(archive_of, self.kept.get(key))
+        else:
+            archived = await run_in_threadpool(lambda: archive(self.folders.path(*sample_of(request))))
         return FileResponse(archived, media_type="application/zip", background=BackgroundTask(archived.unlink))
-
-    async def _film(self, run: int, sample: int) -> dict[str, Any]:
-        async with self.reading:
-            return await run_in_threadpool(self.folders.film, run, sample)
 
     async def live(self, page: WebSocket) -> None:
         if self.connected >= self.limits.connections:
@@ -117,7 +98,14 @@ class LiveExplorer:
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         yield
-        await run_in_threadpool(self.worker.close)
+        for stop in list(self.queue):
+            stop.set()
+        await run_in_threadpool(self.models.shutdown)  # after the current step: a program that exits in one may crash
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """Answer a request for something that does not exist or cannot be read."""
+    return JSONResponse({"error": " ".join(str(error).split())}, 404)
 
 
 def application(
@@ -146,6 +134,7 @@ def application(
             WebSocketRoute("/live", explorer.live),
         ],
         middleware=[Middleware(Guard, token=token, hosts=hosts, any_address=any_address, ticket=ticket)],
+        exception_handlers={FloatLensError: refuse},
         lifespan=explorer.lifespan,
     )
     made.state.explorer = explorer
@@ -171,11 +160,12 @@ def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(run, sample) for _, run, sample in sorted(found)[:FIRST]]
 
 
-def whole(text: str | None, name: str) -> int:
-    """Parse a number in a query field; raise an error for anything but decimal digits."""
-    if text is None or not (text.isascii() and text.isdecimal() and len(text) < 8):
-        raise FloatLensError(f"{name} must be an integer, counted from 0; /api/store lists them")
-    return int(text)
+def sample_of(request: Request) -> list[int]:
+    """The numbers of a run and a sample in a request; an error for anything but decimal digits."""
+    given = [request.query_params.get(name, "") for name in ("run", "sample")]
+    if not all(text.isascii() and text.isdecimal() and len(text) < 8 for text in given):
+        raise FloatLensError("run and sample must be integers, counted from 0; /api/store lists them")
+    return [int(text) for text in given]
 
 
 # --- serving --------------------------------------------------------------------------------------------------------------
@@ -186,15 +176,11 @@ def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise FloatLensError(f"--port {port} is not a port; use 0 for a free one, or a number up to 65535")
     try:
-        family, kind, protocol, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(socket_address)
-        made.listen(128)
+        family, _, _, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(socket_address[:2], family=family, backlog=128)
     except OSError as error:
         reason = error.strerror or str(error)
         raise FloatLensError(f"cannot listen on {host} port {port}: {reason}; use --port 0 for a free one") from None
-    return made
 
 
 def is_loopback(bound: socket.socket) -> bool:
