@@ -121,9 +121,9 @@ class Connection:
             self._say_from_thread({"type": "error", "id": asked.id, "message": " ".join(str(error).split())})
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
-            text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            message = f"the run failed: {text} (a bug: see the terminal)"
-            self._say_from_thread({"type": "error", "id": asked.id, "message": message})
+            name = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            text = f"the run failed: {name} (a bug: see the terminal)"
+            self._say_from_thread({"type": "error", "id": asked.id, "message": text})
         finally:
             self.explorer.queue.remove(stop)
             self._soon(self.stops.pop, asked.id, None)

@@ -53,46 +53,45 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
     steps_at, layers_at = _fitting(S, L, T, len(rules), budget)
     layer_numbers = [int(n) for n in data[layer_dim].values] if layer_dim in data.coords else list(range(L))
     step_numbers = [int(n) for n in data["step"].values]
-    thinned = []
-    if len(steps_at) < S:
-        kept = spell(step_numbers[i] for i in steps_at)
-        thinned.append(f"{len(steps_at)} of {S} steps are kept, evenly spaced: {kept}.")
-    if len(layers_at) < L:
-        kept = spell(layer_numbers[i] for i in layers_at)
-        thinned.append(f"{len(layers_at)} of {L} layers are kept, evenly spaced: {kept}.")
+    thinned: list[str] = []
+
+    def say(what: str, kept: Sequence[int], count: int, numbers: Sequence[int] = step_numbers) -> None:
+        if not kept:
+            thinned.append(f"{what} left out: they do not fit the size of the page.")
+        elif len(kept) < count:
+            there = f"{len(kept)} of {count} {what} kept"
+            thinned.append(f"{there}, evenly spaced: {spell(numbers[i] for i in kept)}.")
+
+    say("steps are", steps_at, S)
+    say("layers are", layers_at, L, layer_numbers)
     shown_SLT = profile_SLT[np.ix_(steps_at, layers_at)]
 
     spare = budget - _base_bytes(len(steps_at), len(layers_at), T, len(rules))
     matrices = _matrices(trace, layer_dim)
-    # A row of a causal model with a cache never changes: one matrix, assembled over all steps, serves every step.
-    unchanging = trace.cached and trace.attention_kind == "causal"
-    matrix_steps = [] if matrices is None else [S - 1] if unchanging else steps_at
-    per_head_step = len(layers_at) * max(H, 1) * T * 2 * BASE64
-    room = spare / (2 if matrices is not None else 1) if received_SLHT is not None else 0
-    head_steps = _some(steps_at, room / per_head_step)
-    spare -= len(head_steps) * per_head_step
+    heads_SLHT, head_steps = None, []
     if received_SLHT is None:
         thinned.append("single heads are left out: the trace is a summary (--detail summary).")
-    elif 0 < len(head_steps) < len(steps_at):
-        kept = spell(step_numbers[i] for i in head_steps)
-        thinned.append(f"single heads are kept at {len(head_steps)} of {S} steps, evenly spaced: {kept}.")
-    elif not head_steps:
-        thinned.append("single heads are left out: they do not fit the size of the page.")
-    heads_SLHT = received_SLHT[np.ix_(head_steps, layers_at)] if received_SLHT is not None and head_steps else None
-    attention_steps = _some(matrix_steps, spare / (len(layers_at) * T * T * 2 * BASE64))
-    if len(attention_steps) < len(matrix_steps):
-        kept = f"kept at {len(attention_steps)} of {S} steps: " + spell(step_numbers[i] for i in attention_steps)
-        thinned.append(f"attention matrices are {kept if attention_steps else 'left out: they do not fit'}.")
-    attention_SLTT = None
-    if matrices is not None and attention_steps:
+    else:
+        per_step = len(layers_at) * H * T * 2 * BASE64
+        head_steps = _some(steps_at, spare / (1 if matrices is None else 2) / per_step)
+        spare -= len(head_steps) * per_step
+        say("steps with single heads are", head_steps, len(steps_at))
+        heads_SLHT = received_SLHT[np.ix_(head_steps, layers_at)] if head_steps else None
+    attention_SLTT, attention_steps = None, []
+    if matrices is not None:
+        # A row of a causal model with a cache never changes: one matrix, assembled over all steps, serves every step.
+        unchanging = trace.cached and trace.attention_kind == "causal"
+        per_step = len(layers_at) * T * T * 2 * BASE64
+        attention_steps = _some([S - 1] if unchanging else steps_at, spare / per_step)
+        spare -= len(attention_steps) * per_step
+        say("attention matrices are", attention_steps, 1 if unchanging else len(steps_at))
         chosen = matrices.isel({layer_dim: layers_at})
-        whole = _gathered(chosen)[None] if unchanging else chosen.isel(step=attention_steps).values
-        attention_SLTT = np.nan_to_num(whole)  # a block model computes the rows of its block only
-
-    spare -= len(attention_steps) * len(layers_at) * T * T * 2 * BASE64
+        if attention_steps:
+            whole = _gathered(chosen)[None] if unchanging else chosen.isel(step=attention_steps).values
+            attention_SLTT = np.nan_to_num(whole)  # a block model computes the rows of its block only
     drift_SLT, moved_SL = _changes(trace, layer_dim, steps_at, layers_at)
     if drift_SLT is not None and drift_SLT.size * 2 * BASE64 > spare:
-        thinned.append("the change of keys and values is left out: it does not fit the size of the page.")
+        say("changes of keys and values are", [], S)
         drift_SLT = None
 
     vocabulary = trace._from_json("vocabulary", {})
@@ -123,19 +122,13 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "gold": trace.gold,
         "kinds": _kinds(trace),
         "kind_groups": GROUPS,
-        "received": packed(shown_SLT, "float16"),
-        "received_all": packed(profile_SLT[steps_at].mean(axis=1), "float16"),
-        "received_heads": packed(heads_SLHT, "float16") if heads_SLHT is not None else None,
+        "received_heads": _packed_or_none(heads_SLHT),
         "head_steps": [steps_at.index(i) for i in head_steps],
-        "attention": packed(attention_SLTT, "float16") if attention_SLTT is not None else None,
+        "attention": _packed_or_none(attention_SLTT),
         "attention_steps": [steps_at.index(i) for i in attention_steps],
-        "drift": packed(drift_SLT, "float16") if drift_SLT is not None else None,
-        "moved": packed(moved_SL, "float16") if moved_SL is not None else None,
-        "anchors": {parse_rule(r).id: bits(find_anchors(shown_SLT, r, trace.attention_kind)) for r in rules},
-        "anchors_all": {
-            parse_rule(r).id: bits(find_anchors(profile_SLT[steps_at].mean(axis=1), r, trace.attention_kind))
-            for r in rules
-        },
+        "drift": _packed_or_none(drift_SLT),
+        "moved": _packed_or_none(moved_SL),
+        **_received(shown_SLT, profile_SLT[steps_at].mean(axis=1), trace.attention_kind, rules),
         "interventions": trace._from_json("interventions", []),
         "request": request(trace),
         "thinned": thinned or None,
@@ -154,9 +147,8 @@ def request(trace: Trace) -> dict[str, Any] | None:
     built_from, given = trace._from_json("built_from", None), trace._from_json("replay", None)
     if sampler not in SAMPLERS and given is None:
         return None
-    revision = trace.data.attrs.get("revision")  # the only field in older traces
     return {
-        "load": trace._from_json("loaded_with", {"revision": revision} if revision else {}),
+        "load": trace._from_json("loaded_with", {}),
         "built_from": built_from,
         "prompt": None if built_from else _prompt(trace),
         "settings": _settings(trace, sampler),
@@ -208,13 +200,16 @@ def frame(received_LHT: Array, attention: str, rules: Sequence[str] = RULES) -> 
     {'top(n=1)': {'dtype': 'uint8', 'shape': [1, 1], 'data': 'AQ=='}}
     """
     profile_LT = received_LHT.mean(axis=1, dtype=np.float32)
-    mean_T = profile_LT.mean(axis=0)
-    return {
-        "received": packed(profile_LT, "float16"),
-        "received_all": packed(mean_T, "float16"),
-        "anchors": {parse_rule(r).id: bits(find_anchors(profile_LT, r, attention)) for r in rules},
-        "anchors_all": {parse_rule(r).id: bits(find_anchors(mean_T, r, attention)) for r in rules},
-    }
+    return _received(profile_LT, profile_LT.mean(axis=0), attention, rules)
+
+
+def _received(received: Array, mean: Array, attention: str, rules: Sequence[str]) -> dict[str, Any]:
+    """Received attention by layer and its mean over layers, and the anchors of both."""
+    found: dict[str, Any] = {}
+    for ending, values in (("", received), ("_all", mean)):
+        found[f"received{ending}"] = packed(values, "float16")
+        found[f"anchors{ending}"] = {parse_rule(r).id: bits(find_anchors(values, r, attention)) for r in rules}
+    return found
 
 
 def evenly(count: int, keep: int) -> list[int]:
@@ -313,6 +308,10 @@ def packed(array: Array, dtype: str) -> dict[str, Any]:
     assert dtype in DTYPES, dtype
     ordered = np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<"))
     return {"dtype": dtype, "shape": list(array.shape), "data": base64.b64encode(ordered.tobytes()).decode("ascii")}
+
+
+def _packed_or_none(array: Array | None) -> dict[str, Any] | None:
+    return None if array is None else packed(array, "float16")
 
 
 def unpacked(value: dict[str, Any]) -> Array:

@@ -43,7 +43,6 @@ from floatlens.findings.sink import (
 )
 from floatlens.findings.window import LENGTH, reason_against
 from floatlens.store.engine import as_one
-from floatlens.store.folder import RunFolder
 from floatlens.store.runs import SWITCH, TEXTS
 
 if TYPE_CHECKING:
