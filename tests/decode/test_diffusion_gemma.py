@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -188,17 +187,6 @@ def test_settings_that_cannot_work_are_refused(lens: fl.Lens, options: dict[str,
     with pytest.raises(FloatLensError) as caught:
         lens.generate([PROMPT], sampler=options)
     assert all(word in str(caught.value) for word in words), caught.value
-
-
-def test_a_transformers_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from floatlens.models.diffusion_gemma import native
-
-    class Without:
-        __version__ = "5.0.0"
-
-    monkeypatch.setitem(sys.modules, "transformers", Without)
-    with pytest.raises(FloatLensError, match="5.0.0; pip install --upgrade transformers"):
-        native({"model_type": "diffusion_gemma"})
 
 
 def test_a_given_text_is_revealed_among_random_tokens(lens: fl.Lens) -> None:

@@ -157,7 +157,7 @@ def test_any_tokenizer_config_is_read_or_refused(tmp_path_factory: Any, content:
 
 ADAPTER = {
     "peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none", "use_rslora": False,
-    "rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.1.q_proj": 16}, "modules_to_save": ["lm_head"],
+    "rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.1.q_proj": 16}, "modules_to_save": None,
     "init_lora_weights": True, "base_model_name_or_path": "org/name",
 }  # fmt: skip
 

@@ -57,14 +57,10 @@ def by_peft(base: Path, adapter: Path) -> torch.Tensor:
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "rank-stabilised": {"use_rslora": True},
-    "dora": {"use_dora": True},
     "ranks and alphas by pattern": {
         "rank_pattern": {"q_proj": 2},
         "alpha_pattern": {r"layers\.1\.mlp\.up_proj": 32},
     },
-    "a whole module saved": {"modules_to_save": ["lm_head"]},
-    "an embedding": {"targets": ["embed_tokens", "q_proj"]},
-    "an embedding saved": {"modules_to_save": ["embed_tokens"]},
 }
 
 
@@ -76,23 +72,42 @@ def test_logits_equal_those_of_peft(base: Path, tmp_path: Path, case: str) -> No
     assert not torch.allclose(expected, logits(fl.load(str(base)).model), atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    "targets",
-    [["lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"], ["q_proj", "lm_head"], ["wte"], ["c_fc", "lm_head"]],
-)
-def test_an_adapter_on_one_of_two_tied_tables_changes_only_that_one(tmp_path: Path, targets: list[str]) -> None:
-    """Merged into a shared table, it would change the embedding and the logits at once."""
-    sizes = checkpoints.SIZES
-    config = (
-        transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
-        if {"wte", "c_fc"} & set(targets)
-        else transformers.LlamaConfig(**sizes, tie_word_embeddings=True)
-    )
+def gpt2(folder: Path) -> Path:
+    config = transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
-    folder = adapters.random_adapter(tmp_path / "base", tmp_path / "adapter", targets)
-    merged = fl.load(str(tmp_path / "base"), adapter=folder).model
-    torch.testing.assert_close(logits(merged), by_peft(tmp_path / "base", folder), atol=1e-5, rtol=1e-5)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def test_a_matrix_that_is_stored_transposed_is_changed_as_peft_does(tmp_path: Path) -> None:
+    base = gpt2(tmp_path / "base")
+    folder = adapters.random_adapter(base, tmp_path / "adapter", ["c_fc", "c_attn"])
+    merged = fl.load(str(base), adapter=folder).model
+    torch.testing.assert_close(logits(merged), by_peft(base, folder), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"targets": ["lm_head"]}, "is not a LoRA factor of a linear layer"),
+        ({"targets": ["wte"]}, "is not a LoRA factor of a linear layer"),
+        ({"targets": ["c_fc"], "use_dora": True}, "field 'use_dora' is True; expected nothing"),
+        ({"targets": ["c_fc"], "modules_to_save": ["wte"]}, "field 'modules_to_save' is ['wte']; expected nothing"),
+    ],
+)
+def test_what_is_not_plain_lora_is_refused_with_the_way_out(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    base = gpt2(tmp_path / "base")
+    found = refusal(base, adapters.random_adapter(base, tmp_path / "adapter", **options))
+    assert said in found and "peft's merge_and_unload()" in found
+
+
+def test_an_adapter_on_one_of_two_tied_tables_is_refused(tmp_path: Path) -> None:
+    """Merged into a table that is shared, it would change the embedding and the logits at once."""
+    base = gpt2(tmp_path / "base")
+    folder = adapters.random_adapter(base, tmp_path / "adapter", ["lm_head"])
+    path = folder / "adapter_model.safetensors"
+    save_file({key: tensor for key, tensor in load_file(path).items() if "lora_" in key}, path)
+    assert "the weights of 'lm_head' are also the input embedding" in refusal(base, folder)
 
 
 @pytest.mark.parametrize("field", ["rank_pattern", "alpha_pattern"])
@@ -320,13 +335,6 @@ def test_peft_is_not_needed(monkeypatch: pytest.MonkeyPatch, base: Path, adapter
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert fl.load(str(base), adapter=adapter).model is not None
-
-
-def test_magnitudes_that_do_not_fit_are_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
-    adapters.edit_config(adapter, use_dora=True)
-    assert "magnitudes exactly if it is a DoRA adapter" in refusal(base, adapter)
-    dora = adapters.random_adapter(base, tmp_path / "dora", use_dora=True)
-    assert "it is a DoRA adapter, which must be merged" in refusal(base, dora, family="canvas")
 
 
 @pytest.fixture

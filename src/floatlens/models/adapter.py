@@ -1,51 +1,43 @@
 """Apply LoRA adapters in peft's format (a folder with adapter_config.json and adapter_model.safetensors) to a base model.
 
 Only the fields that describe the arithmetic are read: an adapter can name neither code to import nor a model to fetch. Every
-tensor is compared with the module that it belongs to before the model is changed. The adapter is merged into the weights; a
-family with `adapter="apart"` keeps it separate, so that it can be switched off.
+tensor is compared with the linear layer that it belongs to before the model is changed. The adapter is merged into the
+weights; a family with `adapter="apart"` keeps it separate, so that it can be switched off.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, check_links, one_line, read_json
-from floatlens.models.family import Family
+from floatlens.models.family import is_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG, MASK = "adapter_config.json", "mask.safetensors"
 WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
-PREFIX = "base_model.model."
-FACTOR = re.compile(r"(?P<module>.+)\.lora_(embedding_)?(?P<part>A|B|magnitude_vector)(\.weight)?")
+FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>A|B)\.weight")
 # peft takes the keys of rank_pattern and alpha_pattern as regular expressions, which may take for ever to match.
 MODULE_NAME = re.compile(r"\^?\w[\w.-]*")
+WAY_OUT = "merge the adapter into its base with peft's merge_and_unload(), and load the result"
 
 # Initialisations that do not change the base model; the others (pissa, olora, …) change its weights.
 STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_pattern(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_number, value.values()))
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return isinstance(value, dict) and all(map(is_number, value.values()))
 
 
 # The fields of an adapter's config that describe it: default, check, and what is expected.
@@ -53,20 +45,17 @@ FIELDS: dict[str, tuple[Any, Callable[[Any], bool], str]] = {
     "peft_type": ("", lambda value: value == "LORA", "'LORA', the only kind of adapter that can be read"),
     "bias": ("none", lambda value: value == "none", "'none'"),
     "init_lora_weights": (
-        True,
-        lambda value: isinstance(value, bool | str | None) and value in STARTS,
-        "an initialisation that does not change the base weights; convert the adapter to plain LoRA",
-    ),
-    "r": (8, lambda value: _is_number(value) and value == int(value) > 0, "an integer of 1 or more"),
-    "lora_alpha": (8, _is_number, "a number"),
+        True, lambda value: value in STARTS, f"an initialisation that does not change the base weights; {WAY_OUT}"),
+    "r": (8, lambda value: is_number(value) and value % 1 == 0 and value > 0, "an integer of 1 or more"),
+    "lora_alpha": (8, is_number, "a number"),
     **dict.fromkeys(("rank_pattern", "alpha_pattern"), ({}, _is_pattern, "module names and numbers")),
-    **dict.fromkeys(("use_rslora", "use_dora"), (False, lambda value: isinstance(value, bool), "true or false")),
-    "modules_to_save": ([], _is_names, "a list of module names"),
-    # These change what an adapter computes in ways that are not known here.
+    "use_rslora": (False, lambda value: isinstance(value, bool), "true or false"),
+    # These change what an adapter computes in other ways.
     **dict.fromkeys(
-        ("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias", "monteclora_config",
-         "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora", "velora_config"),
-        (None, lambda value: not value, "nothing, since FloatLens does not support it")),
+        ("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias", "modules_to_save",
+         "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora",
+         "velora_config"),
+        (None, lambda value: not value, f"nothing, since only plain LoRA can be read; {WAY_OUT}")),
 }  # fmt: skip
 
 
@@ -77,7 +66,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"base": str(raw.get("base_model_name_or_path") or "") or None}
     for name, (default, right, expected) in FIELDS.items():
         found[name] = raw.get(name, default)
-        if found[name] is None and default in ({}, [], False):  # peft writes null for what is not used
+        if found[name] is None and default in ({}, False):  # peft writes null for what is not used
             found[name] = default
         if not right(found[name]):
             raise FloatLensError(f"{path}: field {name!r} is {raw.get(name)!r}; expected {expected}")
@@ -141,42 +130,70 @@ def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, allow_pickl
     assert folder is not None
     config, tensors = read_config(folder), read_tensors(folder, allow_pickle=allow_pickle)
     problem = f"adapter {folder} does not fit {checkpoint.name}"
-    state, published = rename(tensors, family, folder)
-    factors, whole = check_fit(model, state, config, problem)
-    listed = {key: tensor for key, tensor in whole.items() if is_listed(split(key)[0], config)}
-    copy_tensors(model, {key: tensor for key, tensor in whole.items() if key not in listed})
-    if family.adapter == "merged":
-        untie(model, [*factors, *(split(key)[0] for key in listed)])
-    copy_tensors(model, listed)
-    for name, parts in factors.items():
-        rank = len(parts["A"])
-        alpha = _by_pattern(config["alpha_pattern"], published[name], config["lora_alpha"])
+    factors: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if (factor := FACTOR.fullmatch(key)) is None:
+            raise FloatLensError(f"{problem}: the tensor {key!r} is not a LoRA factor of a linear layer; {WAY_OUT}")
+        factors.setdefault(factor["module"], {})[factor["part"]] = tensor
+    if not factors:
+        raise FloatLensError(f"{problem}: it has no LoRA factors (lora_A, lora_B)")
+    native = {published: family.native_key(f"{published}.").removesuffix(".") for published in factors}
+    for published, parts in factors.items():
+        check_fit(model, native[published], parts, by_pattern(config, "rank", published, "r"), config["base"], problem)
+    for published, parts in factors.items():
+        rank, alpha = len(parts["A"]), by_pattern(config, "alpha", published, "lora_alpha")
         scale = alpha / (math.sqrt(rank) if config["use_rslora"] else rank)
-        module = model.get_submodule(name)
-        floating = module.weight.is_floating_point()
+        module = model.get_submodule(native[published])
+        floating = module.weight.is_floating_point()  # a quantized weight is not
         if family.adapter == "merged" and floating:
-            merge(module, parts, scale)
-        elif "magnitude_vector" in parts:
-            raise FloatLensError(
-                f"{problem}: it is a DoRA adapter, which must be merged into weights of full precision"
-            )
+            merge(module, parts["A"], parts["B"], scale)
         else:
-            keep_apart(module, parts["A"], parts["B"], scale, model.dtype if not floating else module.weight.dtype)
+            keep_apart(module, parts["A"], parts["B"], scale, module.weight.dtype if floating else model.dtype)
     return model.eval().requires_grad_(False)
 
 
-def merge(module: Any, parts: Mapping[str, Tensor], scale: float) -> None:
-    """Add scale · B A to a module's weight; with a magnitude (DoRA), rescale each output's row to it.
+def check_fit(
+    model: PreTrainedModel, name: str, parts: Mapping[str, Tensor], rank: int, base: str | None, problem: str
+) -> None:
+    """Raise an error for the factors of a layer that the model lacks or has in another size."""
+    made_for = f"; it was made for {base!r}" if base else ""
+    module: Any = dict(model.named_modules()).get(name)
+    if module is None:
+        raise FloatLensError(f"{problem}: the model has no module {name!r}{made_for}")
+    transposed = is_transposed(module)
+    if not (transposed or hasattr(module, "in_features")):
+        raise FloatLensError(
+            f"{problem}: module {name!r} is a {type(module).__name__}; expected a linear layer; {WAY_OUT}"
+        )
+    tables = (model.get_input_embeddings(), model.get_output_embeddings())
+    if module in tables and tables[0].weight is tables[1].weight:
+        raise FloatLensError(f"{problem}: the weights of {name!r} are also the input embedding; {WAY_OUT}")
+    inside, outside = module.weight.shape if transposed else (module.in_features, module.out_features)
+    a, b = parts.get("A"), parts.get("B")
+    if a is None or b is None or a.ndim != 2 or b.ndim != 2:
+        raise FloatLensError(f"{problem}: module {name!r} needs two matrices, lora_A and lora_B")
+    if (a.shape[1], b.shape[0]) != (inside, outside) or a.shape[0] != b.shape[1]:
+        raise FloatLensError(
+            f"{problem}: module {name!r} maps {inside} to {outside} in the model, but the adapter has A of "
+            f"{_shape(a)} and B of {_shape(b)}{made_for}"
+        )
+    if len(a) != rank:
+        raise FloatLensError(f"{problem}: {CONFIG} has r {rank}, but module {name!r} has rank {len(a)}")
 
-    The product of 16-bit factors is computed in float32.
-    """
-    weight, transposed = module.weight, not hasattr(module, "in_features")  # embeddings and GPT-2's Conv1D
-    a, b = (parts[side].to(weight).float() if weight.itemsize < 4 else parts[side].to(weight) for side in "AB")
-    delta = ((b @ a).T if transposed else b @ a) * scale
-    weight.data += delta.to(weight)
-    if "magnitude_vector" in parts:
-        rows = weight.data.T if transposed else weight.data
-        rows *= (parts["magnitude_vector"].to(weight) / torch.linalg.norm(rows, dim=1).to(weight))[:, None]
+
+def is_transposed(module: Any) -> bool:
+    """Whether a module is GPT-2's linear layer, which stores its matrix transposed."""
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, Conv1D)
+
+
+def merge(module: Any, a: Tensor, b: Tensor, scale: float) -> None:
+    """Add scale · B A to a module's weight. The product of 16-bit factors is computed in float32."""
+    weight = module.weight
+    a, b = (factor.to(weight).float() if weight.itemsize < 4 else factor.to(weight) for factor in (a, b))
+    delta = (b @ a) * scale
+    weight.data += (delta.T if is_transposed(module) else delta).to(weight)
 
 
 def keep_apart(module: Any, a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> None:
@@ -190,133 +207,20 @@ def keep_apart(module: Any, a: Tensor, b: Tensor, scale: float, dtype: torch.dty
 def _add_product(module: Any, inputs: tuple[Tensor, ...], output: Tensor, *, scale: float) -> Tensor:
     if not module.adapter_active:
         return output
-    x, a = inputs[0], module.lora_A
-    inner = functional.embedding(x, a.T) if isinstance(module, nn.Embedding) else functional.linear(x.to(a), a)
+    inner = functional.linear(inputs[0].to(module.lora_A), module.lora_A)
     return output + functional.linear(inner, module.lora_B) * scale
 
 
-def rename(tensors: Mapping[str, Tensor], family: Family, folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors by the names of the native model, and the published name of each adapted module."""
-    state, published = {}, {}
-    for key, tensor in tensors.items():
-        if not key.startswith(PREFIX):
-            raise FloatLensError(f"{folder}: the tensor {key!r} does not begin with {PREFIX!r}, as those of peft do")
-        name = native = key.removeprefix(PREFIX)
-        for pattern, replacement in family.renames.items():
-            native, count = re.subn(pattern, replacement, name)
-            if count:
-                break
-        state[native] = tensor
-        if (factor := FACTOR.fullmatch(native)) and (before := FACTOR.fullmatch(name)):
-            published[factor["module"]] = before["module"]
-    return state, published
-
-
-def check_fit(
-    model: PreTrainedModel, state: Mapping[str, Tensor], config: Mapping[str, Any], problem: str
-) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
-    """The factors of each adapted module, and the tensors that are stored in full.
-
-    Raise an error for a module that the model lacks or has in another size.
-    """
-    made_for = f"; it was made for {config['base']!r}" if config["base"] else ""
-    modules, tables = dict(model.named_modules()), embeddings(model)
-    factors: dict[str, dict[str, Tensor]] = {}
-    whole: dict[str, Tensor] = {}
-    for key, tensor in state.items():
-        if (factor := FACTOR.fullmatch(key)) is not None:
-            factors.setdefault(factor["module"], {})[factor["part"]] = tensor
-            continue
-        module, name = split(key)
-        if not is_listed(module, config) and modules.get(module) not in tables:
-            raise FloatLensError(f"{problem}: the tensor {key!r} is neither a LoRA factor nor among modules_to_save")
-        own = dict(modules[module].named_parameters()).get(name) if module in modules else None
-        if own is None:
-            raise FloatLensError(f"{problem}: the model has no tensor {key!r}{made_for}")
-        if own.shape != tensor.shape:
-            raise FloatLensError(
-                f"{problem}: {key} is {_shape(tensor)} in the adapter and {_shape(own)} in the model{made_for}"
-            )
-        whole[key] = tensor
-    if not factors:
-        raise FloatLensError(f"{problem}: it has no LoRA factors (lora_A, lora_B)")
-    for name, parts in factors.items():
-        if name not in modules:
-            raise FloatLensError(f"{problem}: the model has no module {name!r}{made_for}")
-        a, b, magnitude = (parts.get(part) for part in ("A", "B", "magnitude_vector"))
-        if a is None or b is None or a.ndim != 2 or b.ndim != 2:
-            raise FloatLensError(f"{problem}: module {name!r} needs two matrices, lora_A and lora_B")
-        inside, outside = _sizes(modules[name], name, problem)
-        if (a.shape[1], b.shape[0]) != (inside, outside) or a.shape[0] != b.shape[1]:
-            raise FloatLensError(
-                f"{problem}: module {name!r} maps {inside} to {outside} in the model, but the adapter has A of "
-                f"{_shape(a)} and B of {_shape(b)}{made_for}"
-            )
-        if (magnitude is None) == config["use_dora"] or (magnitude is not None and magnitude.shape != (outside,)):
-            raise FloatLensError(
-                f"{problem}: module {name!r} needs {outside} magnitudes exactly if it is a DoRA adapter"
-            )
-        if not config["rank_pattern"] and len(a) != config["r"]:
-            raise FloatLensError(f"{problem}: {CONFIG} has r {config['r']}, but module {name!r} has rank {len(a)}")
-    return factors, whole
-
-
-def split(key: str) -> tuple[str, str]:
-    """The module and the name of a fully stored tensor; peft adds base_layer between them if the module is also adapted."""
-    module, _, name = key.rpartition(".")
-    return module.removesuffix(".base_layer"), name
-
-
-def is_listed(module: str, config: Mapping[str, Any]) -> bool:
-    """Whether the config lists a module among those that are stored in full."""
-    return any(module == one or module.endswith(f".{one}") for one in config["modules_to_save"])
-
-
-def embeddings(model: PreTrainedModel) -> list[Any]:
-    """The modules that peft may store in full without listing them: the input and the output embedding."""
-    return [table for table in (model.get_input_embeddings(), model.get_output_embeddings()) if table is not None]
-
-
-def copy_tensors(model: PreTrainedModel, whole: Mapping[str, Tensor]) -> None:
-    for key, tensor in whole.items():
-        module, name = split(key)
-        model.get_submodule(module).get_parameter(name).data.copy_(tensor)
-
-
-def untie(model: PreTrainedModel, changed: Iterable[str]) -> None:
-    """Give input and output embedding a table each if they share one and an adapter changes one of the two."""
-    tables = embeddings(model)
-    if len(tables) < 2 or not any(model.get_submodule(name) in tables for name in changed):
-        return
-    inputs, outputs = tables
-    if inputs.weight is outputs.weight:
-        outputs.weight = nn.Parameter(inputs.weight.clone(), requires_grad=False)
-        model.config.get_text_config().tie_word_embeddings = model.config.tie_word_embeddings = False
-
-
-def _sizes(module: Any, name: str, problem: str) -> tuple[int, int]:
-    """Input and output width of a module that can have LoRA factors."""
-    from transformers.pytorch_utils import Conv1D
-
-    if isinstance(module, nn.Embedding):
-        return module.num_embeddings, module.embedding_dim
-    if isinstance(module, Conv1D):  # GPT-2 stores its matrices transposed
-        return int(module.weight.shape[0]), int(module.weight.shape[1])
-    if hasattr(module, "in_features") and hasattr(module, "out_features"):
-        return int(module.in_features), int(module.out_features)
-    raise FloatLensError(f"{problem}: module {name!r} is a {type(module).__name__}; expected a linear layer")
+def by_pattern(config: Mapping[str, Any], what: str, name: str, default: str) -> Any:
+    """The value of the first pattern that is the module's name or its end; one that begins with ^ is the whole name."""
+    for pattern, value in config[f"{what}_pattern"].items():
+        if name == pattern.removeprefix("^") or (pattern[0] != "^" and name.endswith(f".{pattern}")):
+            return value
+    return config[default]
 
 
 def _shape(tensor: Tensor) -> str:
     return " x ".join(map(str, tensor.shape))
-
-
-def _by_pattern(patterns: Mapping[str, Any], name: str, default: Any) -> Any:
-    """The value of the first pattern that is the module's name or its end; one that begins with ^ is the whole name."""
-    for pattern, value in patterns.items():
-        if name == pattern.removeprefix("^") or (pattern[0] != "^" and name.endswith(f".{pattern}")):
-            return value
-    return default
 
 
 def give_mask_vector(model: PreTrainedModel, folder: Path, mask_id: int | None) -> None:

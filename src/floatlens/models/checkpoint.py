@@ -30,7 +30,7 @@ LOADER_FIELDS = {
 
 
 # raised by transformers for a config with invalid values, such as no heads
-BAD_CONFIG = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError)
+BAD_CONFIG = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -80,45 +80,31 @@ class Checkpoint:
 
     def native_config(self) -> PreTrainedConfig:
         """The transformers config that this checkpoint is loaded into, checked for a plausible size."""
+        from huggingface_hub.errors import StrictDataclassError
+        from transformers import AutoConfig
+
         from floatlens.models.describe import shape
 
+        kind = self.config.get("model_type")
+        if not self.family.native and not kind:
+            raise FloatLensError(
+                f"{self.name}: config.json has no field 'model_type', so transformers cannot determine its class; "
+                f'add it, such as "model_type": "llama"'
+            )
         try:
-            made = self._native_config()
-        except RecursionError:
-            raise FloatLensError(f"{self.name}: config.json is nested too deeply") from None
+            config = without_loader_fields(self.config)
+            if self.family.native:
+                made = self.family.native(config)
+            else:
+                with tempfile.TemporaryDirectory(prefix="floatlens-config-") as folder:
+                    (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+                    made = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        except (*BAD_CONFIG, StrictDataclassError) as error:
+            raise FloatLensError(f"{self.name}: config.json cannot be read as {kind}: {one_line(error)}") from None
         shape(made)
         for field in ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id"):
             token_numbers(getattr(made, field, None), f"{self.name}: config.json: field {field!r}")
         return made
-
-    def _native_config(self) -> PreTrainedConfig:
-        from huggingface_hub.errors import StrictDataclassError
-        from transformers import AutoConfig
-
-        config = without_loader_fields(self.config)
-        if self.family.native:
-            try:
-                return self.family.native(config)
-            except (*BAD_CONFIG, StrictDataclassError) as error:
-                raise FloatLensError(
-                    f"{self.name}: config.json does not describe a {self.family.name} model: {one_line(error)}"
-                ) from None
-        try:
-            if self.gguf_file:
-                known = {key: value for key, value in config.items() if key != "model_type"}
-                return AutoConfig.for_model(self.config["model_type"], **known)
-            with tempfile.TemporaryDirectory(prefix="floatlens-config-") as folder:
-                (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
-                return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        except (*BAD_CONFIG, StrictDataclassError) as error:
-            if not self.config.get("model_type"):
-                raise FloatLensError(
-                    f"{self.name}: config.json has no field 'model_type', so transformers cannot determine its class; "
-                    f'add it, such as "model_type": "llama"'
-                ) from None
-            raise FloatLensError(
-                f"{self.name}: config.json cannot be read as {self.config['model_type']}: {one_line(error)}"
-            ) from None
 
 
 def one_line(error: BaseException) -> str:
@@ -235,7 +221,9 @@ def _files(name: str, revision: str | None) -> tuple[Path | str, dict[str, Any],
     if name == SMOLLM2 or name in ADAPTERS:
         path = smollm2_file(name)
     if path.suffix == ".gguf":
-        return path.parent, _gguf_config(name, path), path.name
+        from floatlens.models.gguf import read_config
+
+        return path.parent, read_config(path), path.name
     if path.is_dir():
         return path, read_json(path / "config.json", f"{name} is not a checkpoint folder"), None
     if revision is None and is_local_path(name):
@@ -265,15 +253,6 @@ def read_json(path: Path, otherwise: str) -> dict[str, Any]:
     from floatlens.untrusted import MAX_JSON, parse_json, read_bytes  # which import pandas
 
     return parse_json(read_bytes(path.resolve(), path.resolve().parent, MAX_JSON), str(path))
-
-
-def _gguf_config(name: str, path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise FloatLensError(f"model {name!r}: {path} does not begin with GGUF, so it is not a GGUF file")
-    from floatlens.models.gguf import read_config
-
-    return read_config(path)
 
 
 def download(checkpoint: Checkpoint, patterns: Sequence[str]) -> Path:

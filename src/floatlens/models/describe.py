@@ -37,40 +37,31 @@ def text_config(config: PreTrainedConfig) -> PreTrainedConfig:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-# Upper limits for any model; without them, a wrong config would be built before its weights are found to be missing.
-LARGEST = {
-    "layers": 10_000,
-    "heads": 100_000,
-    "kv_heads": 100_000,
-    "head_dim": 2**20,
-    "width": 2**24,
-    "vocabulary": 2**28,
+# Fields of native configs, which have different names in different classes, and upper limits for any model: without them, a
+# wrong config would be built before its weights are found to be missing.
+SHAPE = {
+    "layers": (10_000, ("num_hidden_layers", "n_layer", "n_layers")),
+    "heads": (100_000, ("num_attention_heads", "n_head", "n_heads")),
+    "kv_heads": (100_000, ("num_key_value_heads",)),
+    "head_dim": (2**20, ("head_dim",)),
+    "width": (2**24, ("hidden_size", "n_embd", "d_model")),
+    "vocabulary": (2**28, ("vocab_size",)),
+    "context": (None, ("max_position_embeddings", "n_positions", "max_sequence_length")),
 }
 
 
 def shape(config: PreTrainedConfig) -> dict[str, int | None]:
-    """Layers, heads and sizes of a native config, which have different names in different classes."""
-    found = _shape(config)
-    for name, largest in LARGEST.items():
+    """Layers, heads and sizes of a native config; raise an error for one that no model has."""
+    config = text_config(config)
+    found = {name: first_of(config, *fields) for name, (_, fields) in SHAPE.items()}
+    heads, width = found["heads"], found["width"]
+    found["kv_heads"] = found["kv_heads"] or heads
+    found["head_dim"] = found["head_dim"] or (width // heads if width and heads else None)
+    for name, (largest, _) in SHAPE.items():
         value = found[name]
-        if value is not None and not 0 < value <= largest:
+        if value is not None and largest is not None and not 0 < value <= largest:
             raise FloatLensError(f"config.json gives the model {value:,} {name}; expected between 1 and {largest:,}")
     return found
-
-
-def _shape(config: PreTrainedConfig) -> dict[str, int | None]:
-    config = text_config(config)
-    heads = first_of(config, "num_attention_heads", "n_head", "n_heads")
-    width = first_of(config, "hidden_size", "n_embd", "d_model")
-    return {
-        "layers": first_of(config, "num_hidden_layers", "n_layer", "n_layers"),
-        "heads": heads,
-        "kv_heads": first_of(config, "num_key_value_heads") or heads,
-        "head_dim": first_of(config, "head_dim") or (width // heads if width and heads else None),
-        "width": width,
-        "vocabulary": first_of(config, "vocab_size"),
-        "context": first_of(config, "max_position_embeddings", "n_positions", "max_sequence_length"),
-    }
 
 
 NO_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "moe", "mlp")  # layer types of transformers
@@ -89,7 +80,7 @@ def attention_layers(config: PreTrainedConfig) -> list[int]:
     [1]
     """
     config = text_config(config)
-    layers = list(range(_shape(config)["layers"] or 0))
+    layers = list(range(shape(config)["layers"] or 0))
     if is_state_space(config):
         return layers
     types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)

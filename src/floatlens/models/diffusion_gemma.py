@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatlens.errors import FloatLensError
 from floatlens.models.family import Config, Family, positive, register_family
 
 if TYPE_CHECKING:
@@ -21,16 +20,10 @@ def recognises(config: Config) -> bool:
 
 
 def native(config: Config) -> PreTrainedConfig:
-    import transformers
+    from transformers import DiffusionGemmaConfig
 
-    kind = getattr(transformers, "DiffusionGemmaConfig", None)
-    if kind is None:
-        raise FloatLensError(
-            f"DiffusionGemma needs a newer transformers than {transformers.__version__}; "
-            f"pip install --upgrade transformers"
-        )
     block_length(config)
-    return kind.from_dict(dict(config))
+    return DiffusionGemmaConfig.from_dict(dict(config))
 
 
 def block_length(config: Config) -> int:

@@ -6,6 +6,7 @@ it becomes, how its keys are renamed, what kind of model it is, and how it decod
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,71 +19,41 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of checkpoint.
-
-    Parameters
-    ----------
-    name, about, example
-        Its name, one line about it, and a Hub id.
-    because
-        A description of how its checkpoints are recognised; by default "model_type and architecture".
-    recognises
-        Function that returns whether a raw config.json is of this family.
-    native
-        Function that converts the raw config to a native transformers config; None if transformers reads it directly.
-    renames
-        Regular expressions for the checkpoint's keys, and their replacements.
-    splits
-        Fused tensors of the checkpoint, and the native tensors that each is split into along its first dim.
-    head
-        The transformers class to load: a causal, masked or multimodal language model.
-    tokenizer
-        Name of the native tokenizer class, where the published tokenizer is remote code.
-    kind
-        "mdm" (masked diffusion: denoises masks) or "arm" (autoregressive: appends tokens).
-    attention
-        Which keys a query may see: all ("bidirectional"), those up to its own position ("causal"), those of its own block
-        and earlier blocks ("block"), or those up to its own position in one half of the heads and from its own position in
-        the other half ("two-way").
-    cached
-        Whether a step reads the keys and values of earlier positions from a cache.
-    sampler, other_samplers
-        Name of its sampler, and of other samplers that a user may choose.
-    block_length
-        For a block model: function that returns the block length of a checkpoint from its config.
-    shifted
-        Whether the logits that predict position j are in row j - 1, as in an autoregressive model.
-    positions
-        In a left-padded batch, "plain" counts the padding, "real" starts at the first real token.
-    mask_token
-        Whether a masked diffusion model has a token that means "not yet written".
-    adapter
-        Whether a LoRA adapter is "merged" into the weights, or kept "apart", so that a sampler can switch it off.
-    other_mode
-        Name of the family of the other kind that the same checkpoints have, if they write both ways.
-    """
+    """A kind of checkpoint: how it is recognised and loaded, what kind of model it is, and how it decodes."""
 
     name: str
-    about: str
-    example: str
-    recognises: Callable[[Config], bool]
+    about: str  # one line about it
+    example: str  # a Hub id
+    recognises: Callable[[Config], bool]  # whether a raw config.json is of this family
+    # Converts the raw config to a native transformers config; None if transformers reads it directly.
     native: Callable[[Config], Any] | None = None
-    renames: Mapping[str, str] = field(default_factory=dict)
+    renames: Mapping[str, str] = field(default_factory=dict)  # regular expressions for keys, and their replacements
+    # Fused tensors of the checkpoint, and the native tensors that each is split into along its first dim.
     splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    head: Literal["causal", "masked", "multimodal"] = "causal"
-    tokenizer: str | None = None
-    kind: Literal["mdm", "arm"] = "mdm"
+    head: Literal["causal", "masked", "multimodal"] = "causal"  # the transformers class to load
+    tokenizer: str | None = None  # native tokenizer class, where the published tokenizer is remote code
+    kind: Literal["mdm", "arm"] = "mdm"  # masked diffusion (denoises masks) or autoregressive (appends tokens)
+    # Which keys a query may see: all, those up to its own position, those of its own block and earlier blocks, or those up
+    # to its own position in one half of the heads and from its own position in the other half.
     attention: Literal["bidirectional", "causal", "block", "two-way"] = "bidirectional"
-    cached: bool = False
+    cached: bool = False  # whether a step reads the keys and values of earlier positions from a cache
     sampler: str = "llada"
-    other_samplers: tuple[str, ...] = ()
-    block_length: Callable[[Config], int] | None = None
-    shifted: bool = False
-    positions: Literal["plain", "real"] = "real"
-    mask_token: bool = True
-    adapter: Literal["merged", "apart"] = "merged"
-    other_mode: str = ""
-    because: str = ""
+    other_samplers: tuple[str, ...] = ()  # that a user may choose
+    block_length: Callable[[Config], int] | None = None  # for a block model: the block length of a checkpoint
+    shifted: bool = False  # whether the logits that predict position j are in row j - 1, as in an autoregressive model
+    positions: Literal["plain", "real"] = "real"  # a left-padded batch counts the padding, or starts at the first token
+    mask_token: bool = True  # whether a masked diffusion model has a token that means "not yet written"
+    adapter: Literal["merged", "apart"] = (
+        "merged"  # apart: kept beside the weights, so that a sampler can switch it off
+    )
+    other_mode: str = ""  # family of the other kind that the same checkpoints have, if they write both ways
+    because: str = ""  # how its checkpoints are recognised; by default by model_type and architecture
+
+    def native_key(self, key: str) -> str:
+        """The name of a checkpoint's tensor in the native model."""
+        for pattern, replacement in self.renames.items():
+            key = re.sub(pattern, replacement, key)
+        return key
 
 
 MODULES = ("a2d", "diffusion_gemma", "dream", "generic", "llada", "llada2", "mamba", "nemotron", "sdar")
@@ -127,17 +98,21 @@ def expect(right: bool, config: Config, name: str, expected: str) -> None:
         raise FloatLensError(f"config.json: field {name!r} is {found}; expected {expected}")
 
 
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def number(config: Config, name: str, default: float | None = None) -> Any:
     """A numeric field of a config; raise an error if it is missing or not a number."""
     value = config.get(name, default)
-    expect(isinstance(value, int | float) and not isinstance(value, bool), config, name, "a number")
+    expect(is_number(value), config, name, "a number")
     return value
 
 
 def positive(config: Config, name: str, default: int) -> int:
     """An integer of 1 or more in a config."""
     value = number(config, name, default)
-    expect(value == int(value) and value >= 1, config, name, "an integer of 1 or more")
+    expect(value % 1 == 0 and value >= 1, config, name, "an integer of 1 or more")
     return int(value)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,15 +118,8 @@ def splitting(model_type: str, splits: Mapping[str, Sequence[str]]) -> Iterator[
     if not splits:
         yield
         return
-    import transformers
     from transformers import conversion_mapping
-
-    try:
-        from transformers.core_model_loading import Split, WeightConverter
-    except ImportError:
-        raise FloatLensError(
-            f"fused weights are split by transformers 5.20 or later, found {transformers.__version__}; upgrade it"
-        ) from None
+    from transformers.core_model_loading import Split, WeightConverter
 
     known = conversion_mapping.get_checkpoint_conversion_mapping(model_type) or []
     ours = [WeightConverter([source], list(targets), [Split(dim=0)]) for source, targets in splits.items()]
@@ -159,9 +151,7 @@ def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str,
         raise FloatLensError("a tensor parallel plan distributes the model itself; leave out the device")
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise FloatLensError("a tensor parallel plan needs several processes: torchrun --nproc-per-node 2 SCRIPT")
-    if "tp_plan" in DistributedConfig.__dataclass_fields__:
-        return {"distributed_config": DistributedConfig(tp_plan=tp_plan)}
-    return {"tp_plan": tp_plan}  # older transformers, where the plan is not part of the config
+    return {"distributed_config": DistributedConfig(tp_plan=tp_plan)}
 
 
 def check_files(folder: Path, *, allow_pickle: bool = False) -> list[Path]:
@@ -276,9 +266,8 @@ def check_shapes(checkpoint: Checkpoint, config: PreTrainedConfig, files: Iterab
     # Quantized tensors hold several weights per number, and a few models compute some of their parameters.
     most = sum(count for _, count in tensors.values()) * (2 if len(floats) == len(tensors) else 32)
     native = check_sizes(checkpoint, config, len(tensors), most)
-    for name, count in floats.items():
-        for pattern, replacement in checkpoint.family.renames.items():
-            name = re.sub(pattern, replacement, name)
+    for key, count in floats.items():
+        name = checkpoint.family.native_key(key)
         if native.get(name, count) != count:
             raise FloatLensError(
                 f"{checkpoint.name}: the tensor {name!r} has {count:,} numbers in the weights, but {native[name]:,} in a "
