@@ -18,7 +18,6 @@ from floatlens.data.sequences import LEFT_TO_RIGHT, Order, write_script
 from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
 from floatlens.data.template import Template
 from floatlens.decode import replay
-from floatlens.decode.draws import Draws
 from floatlens.decode.network import Network, Passes
 from floatlens.decode.sampler import SAMPLERS, Sampler, settings_for
 from floatlens.decode.step import SpecialTokens, Step
@@ -29,7 +28,6 @@ from floatlens.keywords import LoadKeywords, RecordingKeywords, SamplingKeywords
 from floatlens.models.adapter import MASK, apply_adapter, give_mask_vector
 from floatlens.models.checkpoint import Checkpoint, find
 from floatlens.models.describe import shape
-from floatlens.models.family import Family
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model, redraw
 from floatlens.options import Load, Recording, Sampling, make
@@ -78,40 +76,25 @@ class Lens:
     """A loaded model with its tokenizer, its family's facts and its sampler.
 
     Made by `load`. If a lens is created directly, its weights are read when they are first needed.
+
+    name           name of the model
+    family         its family
+    sampler        name of its sampler
+    block_length   tokens per block of a block model; None for other models
+    batched        whether the sampler writes several prompts at once; if not, prompts of a batch are written one by one
+    rows_wait      whether rows of a batch wait for each other, which gives them different numbers of steps
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint, self.options = checkpoint, checkpoint.how
+        self.name, self.family, self.sampler = checkpoint.name, checkpoint.family, checkpoint.sampler
+        self.block_length = checkpoint.block_length
+        self.batched, self.rows_wait = SAMPLERS[self.sampler].batched, SAMPLERS[self.sampler].aligned
 
     @classmethod
     def find(cls, name: str, options: Load = Load()) -> Lens:
         """The lens of a model, without reading its weights."""
         return cls(find(name, options))
-
-    @property
-    def name(self) -> str:
-        """Name of the model."""
-        return self.checkpoint.name
-
-    @property
-    def family(self) -> Family:
-        """Family of the model."""
-        return self.checkpoint.family
-
-    @property
-    def sampler(self) -> str:
-        """Name of the sampler."""
-        return self.checkpoint.sampler
-
-    @property
-    def block_length(self) -> int | None:
-        """Tokens per block of a block model; None for other models."""
-        return self.checkpoint.block_length
-
-    @property
-    def batched(self) -> bool:
-        """Whether the sampler writes several prompts at once; if not, prompts of a batch are written one by one."""
-        return SAMPLERS[self.sampler].batched
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -240,14 +223,10 @@ class Lens:
                 f"{self.name} is autoregressive and writes only after a text; infill with a masked model"
             )
         if not SAMPLERS[self.sampler].fills:
-            if self.family.block_length is not None:
-                raise FloatLensError(
-                    f"{self.name} writes in blocks, and no block sees a later one, so that it would not read the text "
-                    f"after a mask; infill with a bidirectional model, such as tiny-mdm or one of the family llada or dream"
-                )
+            blocks = "" if self.family.block_length is None else ": it writes in blocks, and no block sees a later one"
             raise FloatLensError(
-                f"the {self.sampler} sampler cannot write inside a text; infill with a model whose "
-                f"sampler can, such as llada or dream"
+                f"the {self.sampler} sampler cannot write inside a text{blocks}, so it is not used; infill with a "
+                f"bidirectional model, such as tiny-mdm or one of the family llada or dream"
             )
         made = sequences.infill_prompt(self._needs_tokenizer(), text, self.mask_id, regions)
         if self.family.shifted and not made.ids:
@@ -264,9 +243,12 @@ class Lens:
             f"{self.name} has no tokenizer, so it cannot read text; pass token ids: Prompt.from_ids([...])"
         )
 
-    def _prompts(self, prompts: Sequence[PromptLike]) -> list[Prompt]:
+    def _prompts(self, prompts: Sequence[PromptLike], sample_ids: Sequence[str] | None = None) -> list[Prompt]:
         texts = (self.prompt(each) if isinstance(each, str) else each for each in prompts)
-        return [each if isinstance(each, Prompt) else Prompt.from_ids(each) for each in texts]
+        made = [each if isinstance(each, Prompt) else Prompt.from_ids(each) for each in texts]
+        if sample_ids is None:
+            return made
+        return [dataclasses.replace(each, sample_id=name) for each, name in zip(made, sample_ids, strict=True)]
 
     # --- decoding -----------------------------------------------------------------------------------------------------
 
@@ -277,7 +259,7 @@ class Lens:
         """
         return self.settings_of((), make(options, Sampling)[0])
 
-    def steps(self, batch: PromptBatch, settings: Sampler, seeds: Sequence[int] | None = None) -> Iterator[Step]:
+    def steps(self, batch: PromptBatch, settings: Sampler) -> Iterator[Step]:
         """Decode a batch, one `Step` per forward pass."""
         for prompt in batch.prompts:
             settings.fits(len(prompt.ids), self.context_length)
@@ -290,12 +272,12 @@ class Lens:
             raise FloatLensError(
                 f"here the {self.sampler} sampler writes one prompt at a time, found {len(batch.prompts)}"
             )
-        steps = settings.sample(self.passes(batch, settings, seeds))
+        steps = settings.sample(self.passes(batch, settings))
         if changes := interventions.in_force(self):
             steps = interventions.stepwise(self, steps, changes, batch, self._new_positions(batch, settings))
-        return check_finite(steps, self.model, batch.pads)
+        return check_finite(steps)
 
-    def passes(self, batch: PromptBatch, settings: Sampler, seeds: Sequence[int] | None = None) -> Passes:
+    def passes(self, batch: PromptBatch, settings: Sampler) -> Passes:
         """The forward passes with which the sampler runs the sequences of a batch."""
         own = settings.own(self.sampler) if isinstance(settings, replay.Replay) else settings
         return own.passes(
@@ -305,7 +287,6 @@ class Lens:
             own,
             special=self.special_tokens,
             shifted=self.family.shifted,
-            draws=Draws(seeds if seeds is not None else [settings.seed] * len(batch.prompts)),
             tail_BN=batch.tail_BN(),
             ends=batch.ends,
             scripts=batch.scripts or (),
@@ -347,20 +328,11 @@ class Lens:
         last = max(end + settings.canvas(len(p.ids)) for end, p in zip(batch.ends, batch.prompts, strict=True))
         return last - batch.ids_BP.shape[1]
 
-    def _block_of(self, settings: Sampler) -> int | None:
-        """The block length of a sampler whose blocks are counted from the start of each prompt; None for other samplers."""
-        return settings.block_length if SAMPLERS[self.sampler].aligned and hasattr(settings, "block_length") else None
-
     def _batch(self, prompts: Sequence[Prompt], settings: Sampler | None = None) -> PromptBatch:
-        """Pad prompts to one batch, as the sampler needs it."""
-        block = None if settings is None else self._block_of(settings)
+        """Pad prompts to one batch, by whole blocks if these are counted from the start of each prompt."""
+        block = getattr(settings, "block_length", None) if self.rows_wait else None
         filler = self.mask_id if block is not None else None
         return PromptBatch.of(prompts, self.pad_id, Network(self.model).device, block=block, filler=filler)
-
-    @property
-    def rows_wait(self) -> bool:
-        """Whether rows of a batch wait for each other, which gives them different numbers of steps."""
-        return SAMPLERS[self.sampler].aligned
 
     def _parts(self, prompts: Sequence[Prompt]) -> list[slice]:
         """The prompts that are decoded together: all, or one at a time if interventions or replays count steps."""
@@ -477,7 +449,7 @@ class Lens:
             The fields of `floatlens.options.Sampling` and `Recording`.
         """
         ready = self._with_passages(prompt, passages, gold, answers)
-        return self.traces([ready], sample_ids=[sample_id], **options)[0]
+        return self.traces([ready], sample_ids=[sample_id] if sample_id else None, **options)[0]
 
     def _with_passages(
         self,
@@ -503,10 +475,10 @@ class Lens:
 
         `sample_ids` are names that are stored in the traces; the options are those of `trace`.
         """
-        ready, ids = self._prompts(prompts), sample_ids or [""] * len(prompts)
+        ready = self._prompts(prompts, sample_ids)
         made: list[Trace] = []
         for part in self._parts(ready):
-            watch = self.watch(ready[part], sample_ids=ids[part], **options)
+            watch = self.watch(ready[part], **options)
             for _ in watch:
                 pass
             made += watch.traces()
@@ -552,7 +524,7 @@ class Lens:
         """
         asked = self._with_passages(prompt, passages, gold)
         ready = self.with_answer(asked, answer, order, seed=seed, regions=regions)
-        return self.traces([ready], sample_ids=[sample_id], seed=seed, **recording)[0]
+        return self.trace(ready, sample_id=sample_id, seed=seed, **recording)
 
     def infill(
         self,
@@ -570,7 +542,7 @@ class Lens:
         the masks are the region `answer`. The options are those of `trace`; `steps` is the number of masks by default.
         """
         ready = dataclasses.replace(self.infill_prompt(text, regions), answers=list(answers))
-        return self.traces([ready], sample_ids=[sample_id], **options)[0]
+        return self.trace(ready, sample_id=sample_id, **options)
 
     def with_answer(
         self,
@@ -620,6 +592,5 @@ class Lens:
         time takes one prompt here. The parameters are those of `traces`.
         """
         sampling, recording = make(options, Sampling, Recording)
-        ready = self._prompts(prompts)
-        settings = self.settings_of(ready, sampling)
-        return Watch(self, ready, settings, recording, sample_ids or [""] * len(ready))
+        ready = self._prompts(prompts, sample_ids)
+        return Watch(self, ready, self.settings_of(ready, sampling), recording)

@@ -32,7 +32,7 @@ from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.models.checkpoint import find
 from floatlens.store.folder import RunFolder
-from floatlens.trace.attributes import STRUCTURED, TEXT, WHOLE, WORDS
+from floatlens.trace.attributes import PLAIN, STRUCTURED
 from floatlens.trace.npz import read_npz
 from floatlens.trace.trace import Trace
 from tests.explorer.traces import planted
@@ -169,7 +169,7 @@ def without_checksum(folder: Path) -> Path:
     return path
 
 
-EVERY = [*TEXT, *WORDS, *WHOLE, *STRUCTURED, "prompt_length", "seed", "regions"]
+EVERY = [*PLAIN, *STRUCTURED]
 
 
 @fuzz(600)

@@ -39,7 +39,8 @@ class Replay(Sampler):
 
     def own(self, sampler: str) -> Sampler:
         """The sampler whose passes are used."""
-        return settings_for(sampler, max_new_tokens=self.max_new_tokens, block_length=self.block_length)
+        given = {"max_new_tokens": self.max_new_tokens, "block_length": self.block_length, "seed": self.seed}
+        return settings_for(sampler, **given)
 
     def sample(self, passes: Passes) -> Iterator[Step]:
         return passes.settings.replay(passes)

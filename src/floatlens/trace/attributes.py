@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +14,59 @@ import xarray as xr
 from floatlens.errors import FloatLensError
 from floatlens.untrusted import MAX_METADATA, read_json
 
-WORDS = {
-    "kind": ("mdm", "arm"),
-    "attention": ("bidirectional", "causal", "block", "two-way"),
-    "detail": ("full", "summary"),
-}
-TEXT = (
-    "model", "revision", "family", "adapter", "sampler", "implementation", "evidence_over", "final_tokens_from",
-    "floatlens", "sample_id", "prompt", "question", "output", "text", "source",
-)  # fmt: skip
 # Characters that tables and files cannot hold, and in a model's name those that a terminal or a figure cannot show.
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 MAX_POSITIONS = 1 << 40  # where their number is not known
 MAX_NUMBER = 1 << 20  # of layers, heads and steps: loops run up to them
-WHOLE = {"cached": 1, "infill": 1, "n_layers": MAX_NUMBER, "n_heads": MAX_NUMBER}  # and the largest value of each
 
-
-def _are(kind: type, values: Any) -> bool:
-    return all(type(one) is kind for one in values)
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool | None)
-
-
-# Attributes that are stored as JSON, with their check and what it expects.
-STRUCTURED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(
-        ("answers", "gold", "rules", "interventions", "region_names", "rule_names"),
-        (lambda value: isinstance(value, list) and _are(str, value), "texts"),
-    ),
-    **dict.fromkeys(("versions", "loaded_with"), (lambda value: isinstance(value, dict), "an object")),
-    "special_ids": (lambda value: isinstance(value, list) and _are(int, value), "token ids"),
-    "vocabulary": (lambda value: isinstance(value, dict) and _are(str, value.values()), "an object of texts"),
-    "settings": (
-        lambda value: (
-            isinstance(value, dict)
-            and all(_is_plain(one) or (isinstance(one, list) and all(map(_is_plain, one))) for one in value.values())
-        ),
-        "an object of numbers and texts",
-    ),
-    "built_from": (lambda value: isinstance(value, dict | None), "an object or null"),
-    "replay": (
-        lambda value: value is None or (isinstance(value, dict) and {"order", "text"} <= value.keys()),
-        "an object with order and text, or null",
-    ),
+TEXT: tuple[str, ...] = (
+    "model", "revision", "family", "adapter", "sampler", "implementation", "final_tokens_from", "floatlens", "sample_id",
+    "prompt", "question", "output", "text", "source",
+)  # fmt: skip
+NUMBER_OR_TEXT = (str, int, float, bool, None)
+# What each attribute holds: a type (`object` for anything), a word, a range of whole numbers, or a tuple of alternatives;
+# [X] is a list of X, {str: X} an object with values X, and {"name": X} an object with this field.
+PLAIN: dict[str, Any] = {
+    **dict.fromkeys(TEXT, str),
+    "kind": ("mdm", "arm"),
+    "attention": ("bidirectional", "causal", "block", "two-way"),
+    "detail": ("full", "summary"),
+    **dict.fromkeys(("cached", "infill"), range(2)),
+    **dict.fromkeys(("n_layers", "n_heads"), range(MAX_NUMBER + 1)),
+    "prompt_length": int,
+    "seed": int,
 }
+STRUCTURED: dict[str, Any] = {  # stored as JSON
+    **{name: [str] for name in ("answers", "gold", "rules", "interventions", "region_names", "rule_names")},
+    "versions": {str: object},
+    "loaded_with": {str: object},
+    "special_ids": [int],
+    "vocabulary": {str: str},
+    "settings": {str: (*NUMBER_OR_TEXT, [NUMBER_OR_TEXT])},
+    "built_from": (None, {str: object}),
+    "replay": (None, {"order": object, "text": object}),
+    "regions": [{"name": str, "start": int, "end": int}],
+}
+
+
+def matches(value: Any, schema: Any) -> bool:
+    """Whether a value is what a schema describes.
+
+    >>> matches(["a"], [str]), matches({"a": None}, {str: str}), matches(3, range(2))
+    (True, False, False)
+    """
+    if isinstance(schema, tuple):
+        return any(matches(value, one) for one in schema)
+    if isinstance(schema, list):
+        return isinstance(value, list) and all(matches(one, schema[0]) for one in value)
+    if isinstance(schema, dict) and str in schema:
+        return isinstance(value, dict) and all(matches(one, schema[str]) for one in value.values())
+    if isinstance(schema, dict):
+        return isinstance(value, dict) and all(n in value and matches(value[n], one) for n, one in schema.items())
+    if isinstance(schema, range):
+        return type(value) is int and value in schema
+    return schema is object or (type(value) is schema if isinstance(schema, type) else value == schema)
 
 
 def read_attributes(folder: Path, root: Path) -> dict[str, Any]:
@@ -82,27 +88,24 @@ def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     >>> encode_attributes({"gold": ["doc1"], "seed": 0})
     {'gold': '["doc1"]', 'seed': 0}
     """
-    structured = {*STRUCTURED, "regions"}
-    return {n: json.dumps(v, ensure_ascii=False) if n in structured else v for n, v in attributes.items()}
+    return {n: json.dumps(v, ensure_ascii=False) if n in STRUCTURED else v for n, v in attributes.items()}
 
 
 def check_attributes(attributes: Mapping[str, Any], positions: int) -> None:
     """Raise ValueError for an attribute whose value FloatLens does not write; `positions` is the length of the sequence."""
-    for name, value in attributes.items():
-        if name in WORDS:
-            _expect(name, value, value in WORDS[name], f"one of {', '.join(WORDS[name])}")
-        elif name in TEXT:
-            _expect(name, value, isinstance(value, str), "a text")
-        elif name in WHOLE or name == "prompt_length":
-            most = WHOLE.get(name, positions)
-            _expect(name, value, type(value) is int and 0 <= value <= most, f"a whole number from 0 to {most}")
-        elif name == "seed":
-            _expect(name, value, type(value) is int, "a whole number")
-        elif name in STRUCTURED:
-            check, expected = STRUCTURED[name]
-            _expect(name, value, check(_parse(name, value)), expected)
-        elif name == "regions":
-            _expect(name, value, _are_regions(_parse(name, value), positions), "spans of positions, each with a name")
+    for name in attributes.keys() & (PLAIN | STRUCTURED).keys():
+        value = attributes[name]
+        try:
+            parsed = json.loads(value) if name in STRUCTURED else value
+            fine = matches(parsed, (PLAIN | STRUCTURED)[name])
+            if fine and name == "prompt_length":
+                fine = 0 <= parsed <= positions
+            if fine and name == "regions":
+                fine = all(0 <= one["start"] <= one["end"] <= positions for one in parsed)
+        except (TypeError, ValueError, RecursionError):
+            fine = False
+        if not fine:
+            raise ValueError(f"its attribute {name!r} is {str(value)[:60]!r}; expected what FloatLens writes there")
 
 
 def printable_texts(attributes: Mapping[str, Any]) -> dict[str, str]:
@@ -133,25 +136,3 @@ def check_dimensions(data: xr.Dataset) -> None:
     for name in ("tokens", "final_tokens"):
         if name in data and data[name].dtype.kind not in "iu":
             raise ValueError(f"its {name!r} are not whole numbers")
-
-
-def _are_regions(value: Any, positions: int) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(one, dict)
-        and isinstance(one.get("name"), str)
-        and all(type(one.get(end)) is int for end in ("start", "end"))
-        and 0 <= one["start"] <= one["end"] <= positions
-        for one in value
-    )
-
-
-def _parse(name: str, value: Any) -> Any:
-    try:
-        return json.loads(value)
-    except (TypeError, ValueError, RecursionError):
-        _expect(name, value, False, "JSON")
-
-
-def _expect(name: str, value: Any, fine: bool, expected: str) -> None:
-    if not fine:
-        raise ValueError(f"its attribute {name!r} is {str(value)[:60]!r}; expected {expected}")

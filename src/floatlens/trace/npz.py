@@ -23,7 +23,7 @@ from floatlens.data.prompt import Prompt
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.trace.attributes import check_attributes, check_dimensions
-from floatlens.trace.labels import ModelFacts
+from floatlens.trace.recorder import ModelFacts
 from floatlens.trace.trace import Trace
 from floatlens.trace.weights import trace_of_weights
 from floatlens.untrusted import room
@@ -167,24 +167,21 @@ def _from_matrices(arrays: Arrays, path: str | Path) -> Contents:
     return tokens_ST, [weights], ("received", "attention"), {}
 
 
-def _floats(value: Any, dims: int, length: int) -> torch.Tensor:
-    """Attention as float32 (..., length, length)."""
-    if not isinstance(value, np.ndarray) or value.ndim != dims or value.shape[-2:] != (length, length):
-        raise ValueError(f"expected attention of {length} positions, found the shape {np.shape(value)}")
-    return _finite(value)
-
-
-def _heads(states: Any) -> torch.Tensor:
-    if not isinstance(states, np.ndarray):
-        raise ValueError("expected arrays of queries and keys")
-    return _finite(states[0] if states.ndim == 4 else states)
-
-
-def _finite(value: Array) -> torch.Tensor:
+def _floats(value: Any, dims: int, length: int | None = None) -> torch.Tensor:
+    """An array of the paper's files as float32, checked; attention (..., length, length)."""
+    if not isinstance(value, np.ndarray) or value.ndim != dims:
+        raise ValueError(f"expected an array of {dims} dims, found the shape {np.shape(value)}")
+    if length is not None and value.shape[-2:] != (length, length):
+        raise ValueError(f"expected attention of {length} positions, found the shape {value.shape}")
     values = value.astype(np.float32)
     if not values.size or not np.isfinite(values).all():
         raise ValueError(f"an array of shape {values.shape} holds no numbers, or some that are not finite")
     return torch.from_numpy(values)
+
+
+def _heads(states: Any) -> torch.Tensor:
+    """Queries or keys (H, T, D)."""
+    return _floats(states[0] if np.ndim(states) == 4 else states, 3)
 
 
 def _flat(value: Any) -> Array:
@@ -211,19 +208,22 @@ def _strings(value: Any) -> list[str]:
 # --- pickles of plain arrays ------------------------------------------------------------------------------------------
 
 
+def _require(fine: bool, problem: str) -> None:
+    if not fine:
+        raise FloatLensError(f"the file holds {problem}; only arrays of numbers and text are read")
+
+
 class _DType:
     """Stand-in for numpy.dtype: a plain kind and a size; a byte order may follow as state."""
 
     def __init__(self, code: Any, *_: Any) -> None:
-        if not isinstance(code, str) or not PLAIN.fullmatch(code):
-            raise FloatLensError(f"the file holds an array of type {str(code)[:40]!r}; only numbers and text are read")
+        _require(isinstance(code, str) and bool(PLAIN.fullmatch(code)), f"an array of type {str(code)[:40]!r}")
         self.code, self.order = code.lstrip("<>|="), "="
 
     def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, tuple) or len(state) < 5 or any(part is not None for part in state[2:5]):
-            raise FloatLensError("the file holds an array with fields; only numbers and text are read")
-        if state[1] not in ("<", ">", "|", "="):
-            raise FloatLensError(f"the file holds an array of byte order {str(state[1])[:10]!r}, which is not valid")
+        plain = isinstance(state, tuple) and len(state) >= 5 and all(part is None for part in state[2:5])
+        _require(plain, "an array with fields")
+        _require(state[1] in ("<", ">", "|", "="), f"an array of byte order {str(state[1])[:10]!r}")
         self.order = state[1] if state[1] != "|" else "="
 
     def resolve(self) -> np.dtype[Any]:
@@ -236,33 +236,25 @@ class _NDArray:
     value: Any = None
 
     def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, tuple) or len(state) != 5:
-            raise FloatLensError("the file holds an array whose state is not in NumPy's format")
+        _require(isinstance(state, tuple) and len(state) == 5, "an array whose state is not in NumPy's format")
         _, shape, dtype, fortran, data = state
-        if not (
-            isinstance(shape, tuple) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**40 for n in shape)
-        ):
-            raise FloatLensError(f"the file holds an array of shape {str(shape)[:60]}, which is not valid")
-        if not isinstance(dtype, _DType):
-            raise FloatLensError("the file holds an array without a type")
-        kind, count = dtype.resolve(), math.prod(shape)
-        if kind.hasobject:
-            if not isinstance(data, list) or len(data) != count:
-                raise FloatLensError(f"the file holds an array of {count} objects, but a different number of values")
+        plain = isinstance(shape, tuple) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+        _require(plain, f"an array of shape {str(shape)[:60]}")
+        _require(isinstance(dtype, _DType), "an array without a type")
+        if dtype.resolve().hasobject:
+            fits = isinstance(data, list) and len(data) == math.prod(shape)
+            _require(fits, f"an array of shape {shape} with another number of objects")
             self.value = (shape, data)
-        elif not isinstance(data, bytes):
-            raise FloatLensError(f"the file holds an array of shape {shape} without its numbers")
         else:
-            self.value = make_array(data, shape, kind, bool(fortran))
+            self.value = make_array(data, shape, dtype.resolve(), bool(fortran))
 
 
-def make_array(data: bytes, shape: tuple[int, ...], kind: np.dtype[Any], fortran: bool) -> np.ndarray[Any, Any]:
+def make_array(data: Any, shape: tuple[int, ...], kind: np.dtype[Any], fortran: bool) -> np.ndarray[Any, Any]:
     """The array of these bytes. An empty one may not be wide: (0, 10**9) would be taken for a long sequence."""
     count = math.prod(shape)
-    if len(data) != count * kind.itemsize:
-        raise FloatLensError(f"the file holds an array of shape {shape} whose number of bytes does not match")
-    if math.prod(max(1, n) for n in shape) > max(MAX_EMPTY, len(data)):
-        raise FloatLensError(f"the file holds an empty array of shape {shape}; it is not opened")
+    fits = isinstance(data, bytes) and len(data) == count * kind.itemsize and not kind.hasobject
+    _require(fits, f"an array of shape {shape} whose number of bytes does not match")
+    _require(math.prod(max(1, n) for n in shape) <= max(MAX_EMPTY, len(data)), f"an empty array of shape {shape}")
     flat = np.frombuffer(data, kind) if kind.itemsize else np.zeros(count, kind)
     return flat.reshape(shape, order="F" if fortran else "C")
 
@@ -272,12 +264,8 @@ def _reconstruct(*_: Any) -> _NDArray:
 
 
 def _scalar(dtype: Any, data: Any = b"") -> Any:
-    if not isinstance(dtype, _DType) or not isinstance(data, bytes):
-        raise FloatLensError("the file holds a number without a type")
-    kind = dtype.resolve()
-    if kind.hasobject or len(data) != kind.itemsize or not data:
-        raise FloatLensError(f"the file holds a number of type {kind} whose number of bytes does not match")
-    return np.frombuffer(data, kind)[0]
+    _require(isinstance(dtype, _DType) and bool(data), "a number without a type")
+    return make_array(data, (), dtype.resolve(), False)[()]
 
 
 STAND_INS: dict[tuple[str, str], Any] = {

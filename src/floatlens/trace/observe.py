@@ -25,10 +25,9 @@ from floatlens.errors import FloatLensError
 from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import FAMILIES, Family
 from floatlens.models.tokenizer import find_mask_id
-from floatlens.trace.labels import ModelFacts
 from floatlens.trace.observed_trace import traces_of
 from floatlens.trace.pass_log import ObservedStep, PassLog
-from floatlens.trace.recorder import check_observed, check_range
+from floatlens.trace.recorder import ModelFacts, check_observed, check_range
 from floatlens.trace.trace import Trace
 
 if TYPE_CHECKING:

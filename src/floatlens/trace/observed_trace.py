@@ -12,9 +12,8 @@ import xarray as xr
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-from floatlens.trace.labels import EVIDENCE_OVER, ModelFacts, make_trace
 from floatlens.trace.pass_log import ObservedStep, PassLog, span
-from floatlens.trace.recorder import Recorder
+from floatlens.trace.recorder import ModelFacts, Recorder, make_trace
 from floatlens.trace.trace import Trace
 
 
@@ -62,7 +61,6 @@ def traces_of(log: PassLog, facts: ModelFacts, generation: int) -> list[Trace]:
         "seed": 0,
         "implementation": session.used,
         "final_tokens_from": "given" if number in log.finished else "most likely tokens of the last step",
-        "evidence_over": EVIDENCE_OVER,
         "interventions": [],
         "built_from": None,
     }

@@ -1,13 +1,21 @@
-"""Recorder: arrays allocated once and filled step by step with the observed statistics; Watch: the steps that fill them.
+"""The one maker of traces. Recorder: arrays filled step by step with the observed statistics; `make_trace`: a `Trace` with
+its model, sampler, prompt and versions; Watch: the steps of a lens, while they are computed.
 
 The model is observed only during a forward pass: between two steps it may be used for something else, and a run may be
-abandoned at any step. A run stops at NaN or inf in the model's outputs, with the step and the first layer that has them.
+abandoned at any step. A run stops at NaN or inf in the model's outputs, and names the step.
 """
 
 from __future__ import annotations
 
 import math
+import platform
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,25 +23,33 @@ import torch
 import xarray as xr
 
 from floatlens.attention.call import PositionLayout
-from floatlens.attention.hook import observation_paused, observing
+from floatlens.attention.hook import observing
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import IMPLEMENTATIONS, Results, Session
+from floatlens.attention.state_space import RULE
 from floatlens.attention.statistic import MATRICES, STATISTICS, Statistic, expand
 from floatlens.data.prompt import Prompt
+from floatlens.data.sequences import Script
+from floatlens.data.template import DEFAULT
+from floatlens.data.tokenize import tokenise
+from floatlens.decode import replay
 from floatlens.decode.sampler import Sampler
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError, NotANumber, check_known
 from floatlens.interventions.run import in_force
-from floatlens.models.describe import attention_layers
+from floatlens.models.describe import attention_layers, is_state_space, shape
 from floatlens.options import Recording
-from floatlens.trace.labels import label_traces
+from floatlens.trace.attributes import encode_attributes
+from floatlens.trace.generation import cut_at_end, decode, filled_text, token_strings
 from floatlens.trace.trace import Trace
+from floatlens.version import __version__
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from floatlens.lens import Lens
 
+PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
 FINITE = ("received", "entropy", "qk", "value_norm")
 GROWING = ("position", "query", "key")
@@ -248,6 +264,117 @@ def stack_layers(values: Sequence[torch.Tensor]) -> torch.Tensor:
     return made
 
 
+# --- the trace ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a trace needs to know of a model that is not a `Lens`. `end_ids` end an answer."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase | None = None
+    end_ids: Collection[int] = ()
+    special_ids: Sequence[int] = ()
+    config: Any = None
+
+
+def make_trace(
+    data: xr.Dataset, model: Lens | ModelFacts, batch: PromptBatch, row: int = 0, **attributes: Any
+) -> Trace:
+    """The trace of one row of a batch: all traces are made here, whoever recorded them.
+
+    `attributes` are plain values, by the names of `attributes.py`; those that follow from the tokens, the prompt and the
+    model are added.
+    """
+    prompt = batch.prompts[row]
+    P, final = len(prompt.ids), Trace(data).final_tokens
+    written = [int(i) for i in final[P:]]
+    seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *final) if i >= 0})
+    text = prompt.text or ("" if model.tokenizer is None else str(model.tokenizer.decode(list(prompt.ids))))
+    all_attributes = {
+        "model": model.name,
+        "revision": "",
+        "sampler": "",
+        "settings": {},
+        "rules": [],
+        "sample_id": prompt.sample_id,
+        "prompt": text,
+        "question": prompt.question,
+        "answers": list(prompt.answers),
+        "output": decode(model.tokenizer, cut_at_end(written, model.end_ids)[0]),
+        "prompt_length": P,
+        "regions": [asdict(region) for region in (batch.regions(row, len(written)) if written else prompt.regions)],
+        "gold": batch.gold(row),
+        "vocabulary": token_strings(model.tokenizer, seen),
+        "special_ids": [int(i) for i in model.special_ids if i in seen],
+        "versions": versions(),
+        "floatlens": __version__,
+    }
+    if model.config is not None:
+        sizes = shape(model.config)
+        all_attributes |= {"n_layers": sizes["layers"] or 0, "n_heads": sizes["heads"] or 0}
+        all_attributes |= {"rules": [RULE] if is_state_space(model.config) else []}
+    all_attributes |= attributes
+    data.attrs = encode_attributes(all_attributes)
+    return Trace(data)
+
+
+def loaded_with(lens: Lens) -> dict[str, Any]:
+    """Return the options passed to `floatlens.load` that change the results."""
+    how = lens.options
+    chosen = {
+        "revision": how.revision,
+        "family": how.family,
+        "mode": how.mode,
+        "adapter": None if how.adapter is None else str(Path(how.adapter).expanduser()),
+        "sampler": how.sampler,
+        "block_length": how.block_length,
+        "dtype": None if how.dtype == "auto" else str(how.dtype).removeprefix("torch."),
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def built_from(lens: Lens, prompt: Prompt) -> dict[str, Any] | None:
+    """Return the arguments that build this prompt again; None if it can only be described by its token ids.
+
+    {"passages", "order", "template"} are arguments of `lens.prompt` besides the question (no template for the default
+    one), {"text"} is a raw text for `lens.text_prompt`, and {"infill"} a text with masks for `lens.infill_prompt`.
+    """
+    if lens.tokenizer is None or not prompt.question:
+        return None
+    with warnings.catch_warnings(), suppress(FloatLensError):
+        warnings.simplefilter("ignore")  # the tokenizer already warned when the prompt was built
+        how: dict[str, Any]
+        if prompt.tail is not None:
+            again, how = lens.infill_prompt(prompt.question), {"infill": prompt.question}
+        elif prompt.chat:
+            again = lens.prompt(prompt.question, prompt.passages, order=prompt.order, template=prompt.template)
+            how = {"passages": [asdict(passage) for passage in prompt.passages], "order": prompt.order}
+            how |= {} if prompt.template == DEFAULT else {"template": prompt.template.text}
+        else:
+            again, how = lens.text_prompt(prompt.question), {"text": prompt.question}
+        inside = len(prompt.ids) + len(prompt.tail or ())
+        regions = [region for region in prompt.regions if region.end <= inside]  # without those of a given answer
+        same = (again.ids, again.tail, again.regions) == (list(prompt.ids), prompt.tail, regions)
+        return how if same else None
+    return None
+
+
+def replayed(lens: Lens, script: Script | None) -> dict[str, Any] | None:
+    """Return the name of a replay's order, and its text if the tokenizer encodes it to the same tokens."""
+    if script is None:
+        return None
+    text = None if lens.tokenizer is None else str(lens.tokenizer.decode(list(script.ids)))
+    same = text is not None and [token.id for token in tokenise(lens.tokenizer, text)] == list(script.ids)
+    return {"order": script.order, "text": text if same else None}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that a trace depends on."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
 # --- the steps, while they are computed ---------------------------------------------------------------------------------
 
 
@@ -260,9 +387,7 @@ class Watch(Iterator[tuple[Step, Results]]):
     ...     print(step.index, results["received"][0].mean(1).argmax(-1))     # the top anchor of layer 0
     """
 
-    def __init__(
-        self, lens: Lens, prompts: Sequence[Prompt], settings: Sampler, recording: Recording, sample_ids: Sequence[str]
-    ) -> None:
+    def __init__(self, lens: Lens, prompts: Sequence[Prompt], settings: Sampler, recording: Recording) -> None:
         check_recording(recording, lens.shape, settings.step_count)
         batch, family = lens._batch(prompts, settings), lens.family
         shifted = family.shifted or settings.shifted
@@ -288,7 +413,7 @@ class Watch(Iterator[tuple[Step, Results]]):
             special_ids=lens.special_ids,
             shown_only=set(recording.show) - kept,
         )
-        self.lens, self.settings, self.sample_ids = lens, settings, sample_ids
+        self.lens, self.settings = lens, settings
         self.interventions = [str(one) for one in in_force(lens)]
         # No step depends on the results of an earlier one, so that steps that are not kept need not be observed.
         self.alone = family.attention in ("bidirectional", "two-way") and not family.cached
@@ -318,8 +443,34 @@ class Watch(Iterator[tuple[Step, Results]]):
             raise FloatLensError(
                 f"the run is at step {self.index} and has not finished; call traces() after the last step"
             )
-        used = {"implementation": self.session.used, "interventions": self.interventions}
-        return label_traces(self.lens, self.recorder, self.settings, sample_ids=self.sample_ids, **used)
+        lens, settings, batch, checkpoint = self.lens, self.settings, self.recorder.batch, self.lens.checkpoint
+        common: dict[str, Any] = {
+            "revision": str(checkpoint.revision or getattr(lens.config, "_commit_hash", None) or ""),
+            "family": lens.family.name,
+            **({"adapter": checkpoint.adapter.name} if checkpoint.adapter is not None else {}),
+            "loaded_with": loaded_with(lens),
+            "kind": lens.family.kind,
+            "attention": lens.family.attention,
+            "cached": int(lens.family.cached),
+            "sampler": lens.sampler if batch.scripts is None else replay.NAME,
+            "settings": settings.asdict(),
+            "seed": settings.seed,
+            "implementation": self.session.used,
+            "interventions": self.interventions,
+        }
+        traces = []
+        for row, prompt in enumerate(batch.prompts):
+            data = self.recorder.dataset(row)
+            # A canvas of whole blocks may be longer than what was asked for.
+            ids = data["final_tokens"].values[len(prompt.ids) :][: settings.max_new_tokens].tolist()
+            own: dict[str, Any] = {"built_from": built_from(lens, prompt), "replay": replayed(lens, prompt.script)}
+            if prompt.tail is None:
+                own |= {"output": lens.decode(cut_at_end(ids, lens.end_ids)[0])}
+            else:
+                output = filled_text(lens.decode, ids, [token == lens.mask_id for token in prompt.tail])
+                own |= {"output": output, "infill": 1, "text": lens.decode([*prompt.ids, *ids])}
+            traces.append(make_trace(data, lens, batch, row, **common, **own))
+        return traces
 
 
 def check_observed(model: PreTrainedModel, missing: Sequence[int]) -> None:
@@ -331,51 +482,15 @@ def check_observed(model: PreTrainedModel, missing: Sequence[int]) -> None:
         )
 
 
-def check_finite(steps: Iterator[Step], model: PreTrainedModel, pads: Sequence[int]) -> Iterator[Step]:
-    """Yield the steps, and raise an error if a committed token has no probability. `pads` is each row's padding.
+def check_finite(steps: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps, and raise an error if a committed token has no probability.
 
-    NaN in the logits gives every token of a row the probability NaN, so detecting it costs nothing. Only then is the row
-    run again, to find the layer.
+    NaN in the logits gives every token of a row the probability NaN, so detecting it costs nothing.
     """
     for step in steps:
-        bad_BT = step.committed_BT & step.confidence_BT.isnan()
-        if bool(bad_BT.any()):
-            row = int(bad_BT.any(1).nonzero()[0, 0])
-            layer = first_bad_layer(model, step.tokens_BT[row, pads[row] :])
-            where = f"first in layer {layer}" if layer is not None else "in no single layer"
-            raise NotANumber(f"the logits are not numbers at step {step.index}, {where}; try --dtype float32")
+        if bool((step.committed_BT & step.confidence_BT.isnan()).any()):
+            raise NotANumber(f"the logits are not numbers at step {step.index}; try --dtype float32")
         yield step
-
-
-@torch.no_grad()
-def first_bad_layer(model: PreTrainedModel, ids_T: torch.Tensor) -> int | None:
-    """The first layer with NaN or inf in its output; None if there is none, or if the row cannot be run alone."""
-    bad: list[int] = []
-
-    def watch(number: int) -> Any:
-        def see(_: Any, __: Any, output: Any) -> None:
-            hidden = output[0] if isinstance(output, tuple) else output
-            if not bool(hidden.isfinite().all()):
-                bad.append(number)
-
-        return see
-
-    hooks = [layer.register_forward_hook(watch(number)) for number, layer in enumerate(layers_of(model))]
-    try:
-        with observation_paused():
-            model(input_ids=ids_T[None])
-    except (RuntimeError, IndexError):  # an intervention that was made for the whole batch
-        return None
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return min(bad, default=None)
-
-
-def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList | list[torch.nn.Module]:
-    """The model's layers: the longest list of modules that has no list around it."""
-    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    return max(lists, key=len, default=[])
 
 
 # --- what is recorded -----------------------------------------------------------------------------------------------------

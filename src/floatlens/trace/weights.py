@@ -19,9 +19,8 @@ from floatlens.attention.session import Session
 from floatlens.data.prompt import Prompt
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-from floatlens.trace.labels import ModelFacts, make_trace
 from floatlens.trace.observe import Regions, prompts_of
-from floatlens.trace.recorder import Recorder
+from floatlens.trace.recorder import ModelFacts, Recorder, make_trace
 from floatlens.trace.trace import Trace
 
 STATISTICS = ("received", "received_writing", "entropy", "flow")
