@@ -6,14 +6,14 @@ from string import Formatter
 
 import pytest
 
-from floatlens.findings.draw import lines
+from floatlens.findings.draw import layer_maps, lines
 from floatlens.findings.finding import CLAIMS, FINDINGS, TEXTS
 from tests.findings.planted import TRACED, planted
 
 FINDING = {"title", "question", "paper", "views", "claims"}
 SOMETIMES = {"table", "labels", "variables", "columns", "says"}
 REPLAYED = {f"window_{name}" for name in ("floating", "moved", "model", "kind", "text")}  # only with prose
-LINES = set(signature(lines).parameters) - {"measured", "backend"}
+DRAWN = {*signature(lines).parameters, *signature(layer_maps).parameters} - {"measured", "backend"}
 PRIMARY = {"drift.floats", "drift.fixed", "drift.moves"}
 DECLARED = {"number", "of", "beside", "sink", "layers", "below", "what", "unit", "digits"}
 CLAIM = {"id", "sentence", "whose", "source", "statistic", "effect", "why", "rejected_if", "needs"}
@@ -26,7 +26,7 @@ def test_the_file_has_exactly_the_findings_in_the_order_of_the_report_and_their_
         assert list(text["views"]) == list(FINDINGS[name].views), name
         for view, about in text["views"].items():
             own = hasattr(FINDINGS[name], f"draw_{view}")
-            assert {"title", "reading"} <= about.keys() <= {"title", "reading"} | (set() if own else LINES), (
+            assert {"title", "reading"} <= about.keys() <= {"title", "reading"} | (set() if own else DRAWN), (
                 name,
                 view,
             )

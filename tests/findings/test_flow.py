@@ -124,7 +124,7 @@ def test_a_canvas_is_drawn_beside_a_model_whose_prompt_has_rows():
         drawn.loc[drawn["model"] == "whole", "region_to"]
     )
     assert flow.select(flow(traces), "rollout").sizes["sample"] == 2
-    assert len(flow.figure(traces).axes) == 4  # two maps, two colour bars
+    assert len(flow.figure(traces).axes) == 3  # two maps and their colour bar
 
 
 def test_the_rollout_of_a_canvas_stops_where_its_own_rows_no_longer_differ():

@@ -56,14 +56,6 @@ def test_the_measured_parts_sum_to_the_advantage_for_any_trace():
         np.testing.assert_allclose(found["norm_part"] + found["angle_part"], found["advantage"], rtol=1e-5)
 
 
-def test_value_norms_are_those_of_the_groups():
-    trace = planted(anchors=lambda step, layer: {7: 0.5})
-    norms = trace.data["value_norm"].values
-    found = geometry(trace)
-    anchors, others = norms[..., 7].mean(axis=(0, 2)), np.delete(norms, 7, axis=-1).mean(axis=(0, 2, 3))
-    np.testing.assert_allclose(found["value_ratio"].squeeze(), anchors / others, rtol=1e-5)
-
-
 def test_without_anchors_there_is_no_advantage_to_split():
     found = geometry(planted(anchors=lambda step, layer: {}, noise=0.0))
     assert found["advantage"].isnull().all() and found["angle_part"].isnull().all()
@@ -136,7 +128,7 @@ def test_maps_show_queries_and_keys_where_they_were_recorded():
     seen = np.tril(np.ones_like(score, bool)) & known & known[:, None]
     np.testing.assert_allclose(score[seen], (q[3] @ k[1].T)[seen])
     assert np.isnan(score[~seen]).all()
-    with pytest.raises(FloatLensError, match="queries of layer 0 were not recorded"):
+    with pytest.raises(FloatLensError, match="queries of layer 0 was not recorded"):
         geometry.figure(trace, view="heatmap", layer=0, head=3)
 
 

@@ -64,7 +64,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "Do the anchors move?",
         seen=[f"In {HOSTILE} they do."],
         figures=[{"stem": "drift", "title": f"A map of {HOSTILE}", "reading": "Dark is much."}],
-        tables=[ReportTable("Numbers", ["model", *wide], [[HOSTILE, *["0.123"] * 14]], {(0, 1)})],
+        tables=[ReportTable("Numbers", ["model", *wide], [[HOSTILE, *["0.123"] * 14]])],
         claims=[claim(), claim("inconclusive", None, ("dream", "arm"))],
         settings={"anchor rule": "sigma(k=3)"},
     )

@@ -64,7 +64,7 @@ def test_anchors_and_their_advantage_are_kept_by_every_common_rule(pairs: Pairs,
         np.testing.assert_array_equal(summary.data["anchors"].sel(rule=anchors.attrs["rule"]), anchors)
         np.testing.assert_array_equal(summary.anchors(rule), anchors)
         one, other = (geometry.measure(trace, rule=rule) for trace in (whole, summary))
-        for name in ("advantage", "norm_part", "angle_part", "value_ratio"):
+        for name in ("advantage", "norm_part", "angle_part"):
             np.testing.assert_allclose(other[name], one[name], rtol=1e-4, atol=1e-5)
 
 

@@ -21,20 +21,10 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens.anchors import COMMON_RULES, baseline, find_anchors
-from floatlens.findings import definitions, draw, published, style
+from floatlens.findings import definitions, draw, published
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.received import Layers, profile
-from floatlens.findings.samples import (
-    Array,
-    by_model,
-    mean,
-    mean_over,
-    models_of,
-    parts_of,
-    samples_per_model,
-    spread,
-)
-from floatlens.findings.spelling import number
+from floatlens.findings.samples import Array, by_model, mean, mean_over, samples_per_model
 from floatlens.findings.verdict import Outcome, difference
 from floatlens.stats import Interval
 from floatlens.trace.trace import Trace
@@ -78,7 +68,7 @@ class Absorption(Finding):
         return measured.assign_attrs(claim_rule=str(measured["rule"].values[0]))
 
     def draw_layers(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw absorption by depth for two rules, and its mean by every rule; `paper` adds the published curves."""
+        """Draw absorption by depth, one panel per rule; `paper` adds the published curves."""
         data = table(measured)
         rules = list(dict.fromkeys(data["rule"]))
         if paper:
@@ -86,34 +76,17 @@ class Absorption(Finding):
             data = data[data["rule"].isin(rules)]
         if backend == "none":
             return data
-        looks = style.looks_of(list(dict.fromkeys(data["model"])))
-        last = data.groupby("model")["layer"].transform("max")
-        drawn = data.assign(depth=data["layer"] / last.clip(lower=1))
-        by_depth = rules[: style.PANELS - 2]
-        with style.sheet():
-            figure = style.new_figure(2.9)
-            ratios = [1.0] * len(by_depth) + ([0.22 * len(rules)] if len(rules) > 1 else [])
-            grid = figure.subplots(1, len(ratios), squeeze=False, sharey=True, width_ratios=ratios)[0]
-            for model, look in looks.items():
-                if model not in models_of(measured):  # published curves are drawn in the background
-                    look = {**look, "ls": "--", "marker": "", "alpha": 0.7, "zorder": 1}
-                of_model = drawn[drawn["model"] == model]
-                for axes, name in zip(grid, by_depth, strict=False):
-                    draw.band(axes, of_model[of_model["rule"] == name], "depth", **look)
-                if len(rules) > 1 and model in models_of(measured):
-                    means = of_model.groupby("rule")["mean"].mean().reindex(rules)
-                    aside = 0.12 * (list(looks).index(model) - (len(looks) - 1) / 2)
-                    grid[-1].plot(np.arange(len(rules)) + aside, means, **{**look, "ls": "none"})
-            for axes, name in zip(grid, by_depth, strict=False):
-                axes.set(title=name, xlabel="relative depth", xlim=(-0.02, 1.02), ylim=(0, 100))
-            if len(rules) > 1:
-                grid[-1].set_title("all rules, mean over layers")
-                grid[-1].set_xticks(range(len(rules)), labels=rules, rotation=35, ha="right")
-            grid[0].set_ylabel("absorption (% of attention)")
-            style.legend(figure)
-            n = samples_per_model(measured)
-            style.caption(figure, f"Attention on the anchors, by anchor rule; mean ± std over {n} per model.")
-        return figure
+        depth = data["layer"] / data.groupby("model")["layer"].transform("max").clip(lower=1)
+        return draw.curves(
+            draw.with_band(data.assign(depth=depth)),
+            "depth",
+            "rule",
+            {rule: rule for rule in rules},
+            xlabel="relative depth",
+            ylabel="absorption (% of attention)",
+            ylim=(0, 100),
+            note=f"Attention on the anchors, by anchor rule; mean ± std over {samples_per_model(measured)} per model.",
+        )
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         return {str(r): mean(part["absorption"].sel(rule=r).values) for r in part["rule"].values}
@@ -126,27 +99,6 @@ class Absorption(Finding):
         title = "The same beyond uniform attention under the model's mask"
         return [*super().tables(measured), as_table(title, beyond)]
 
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        rule = str(part["rule"].values[0])
-        values_NL = part["absorption"].sel(rule=rule).values
-        by_layer, layers = mean_over(values_NL, 0), part["layer"].values
-        most, least = int(np.nanargmax(by_layer)), int(np.nanargmin(by_layer))
-        return (
-            f"By {rule} the anchors of {model} take {number(mean(values_NL))} % of all attention, from "
-            f"{number(float(by_layer[least]))} % at layer {layers[least]} to {number(float(by_layer[most]))} % at layer "
-            f"{layers[most]}."
-        )
-
-    def sentences(self, measured: xr.Dataset) -> list[str]:
-        found = super().sentences(measured)
-        if "first" in measured["rule"].values:
-            first = [
-                (mean(part["absorption"].sel(rule="first").values), model) for model, _, part in by_model(measured)
-            ]
-            text = ", ".join(f"{number(value)} % in {model}" for value, model in first)
-            found.append(f"Position 0 alone, where the classic sink lies, takes {text}.")
-        return found
-
 
 def absorb(a: Array, anchors: Array) -> Array:
     """Percent of received attention `a` (..., T) that falls on the anchors."""
@@ -157,21 +109,10 @@ def absorb(a: Array, anchors: Array) -> Array:
 def table(traces: Any, **options: Any) -> pd.DataFrame:
     """Return one row per model, rule and layer: mean ± std over samples, and number of anchors."""
     measured = absorption.measure(traces, **options)
-    parts = []
-    for model, part in parts_of(measured):
-        for index, name in enumerate(measured["rule"].values):
-            mean, std, n = spread(part["absorption"].values[:, index])
-            columns = {
-                "model": model,
-                "rule": str(name),
-                "layer": measured["layer"].values,
-                "mean": mean,
-                "std": std,
-                "anchors": mean_over(part["n_anchors"].values[:, index], 0),
-                "n": n,
-            }
-            parts.append(pd.DataFrame(columns).loc[n > 0])
-    return pd.concat(parts, ignore_index=True)
+    found = draw.table_of(measured, ["absorption", "n_anchors"], "rule", "layer")
+    anchors = found.loc[found["number"] == "n_anchors", "mean"].to_numpy()
+    found = found[found["number"] == "absorption"].reset_index(drop=True).assign(anchors=anchors)
+    return found[["model", "rule", "layer", "mean", "std", "anchors", "n"]]
 
 
 @register_claim("absorption.more")

@@ -10,11 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
-from matplotlib.figure import Figure
 
-from floatlens.findings.draw import maps
 from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, depths, halves, mean, mean_over
@@ -55,10 +52,6 @@ class Cache(Finding):
             },
             coords={"layer": data["layer"], "step": data["step"], "threshold": list(TOLERANCES)},
         )
-
-    def draw_reuse(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        note = f"Share of positions whose key and value both change by less than {TOLERANCE:g} since the previous step"
-        return maps(measured, {"reusable_by_step": ""}, "step", "share of positions", note=note, backend=backend)
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         return {f"< {t:g}": mean(part["reusable"].sel(threshold=t).values) for t in TOLERANCES}

@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from floatlens import stats
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN
-from floatlens.findings import style
+from floatlens.findings import draw
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.samples import Array, mean, parts_of, per_question
 from floatlens.findings.spelling import percent, points
@@ -32,7 +30,13 @@ from floatlens.findings.verdict import Outcome, difference, mean_of, paired, row
 
 LOWER_IS_BETTER = ("kl", "gold_nll")
 LABELS = {"kl": "KL to the un-intervened (nats)", "gold_nll": "surprise of the gold answer (nats)"}
-ACROSS_LAYERS = "across=layers"
+VARIANTS = {
+    "under": "",
+    "control": "random positions that move as much attention, or as many random heads, mean over seeds",
+    "plain": "without",
+}
+ACROSS_LAYERS, HEADS = "across=layers", "ablate-heads(heads=top"
+AT_ALL = "loss compared with the plain run"
 MOVED = 0.01  # nats of KL; below it no probability changes by more than 0.07 (Pinsker), so nothing was tested
 
 
@@ -83,12 +87,30 @@ class Causes(Finding):
         """Draw the score over the dose with its control."""
         numbers = table(measured, score=score)
         numbers = numbers[np.isfinite(numbers["dose"])]
-        return numbers if backend == "none" else _draw_dose(numbers, score)
+        if backend == "none":
+            return numbers
+        groups = list(dict.fromkeys(numbers["group"]))
+        return draw.curves(
+            pd.concat([_variant(numbers, key, name) for key, name in VARIANTS.items()]),
+            "dose",
+            "group",
+            {group: _titled(group) for group in groups},
+            xlabel={group: _axis(group) for group in groups},
+            ylabel=LABELS.get(score, f"{score.replace('_', ' ')} (%)"),
+            ylim=(None, None) if score in LOWER_IS_BETTER else (-3, 103),
+            note=f"Mean over up to {numbers['n'].max()} questions; bands: 95 % bootstrap intervals.",
+        )
 
     def draw_effects(self, measured: xr.Dataset, *, score: str = "accuracy", backend: str) -> Figure | pd.DataFrame:
         """Draw the loss under each intervention beyond its control."""
         numbers = table(measured, score=score)
-        return numbers if backend == "none" else _draw_effects(numbers, score)
+        if backend == "none":
+            return numbers
+        shown = _variant(numbers, "loss", "").assign(panel="", name=[_titled(one) for one in numbers["intervention"]])
+        what, unit = ("added to", "nats") if score in LOWER_IS_BETTER else ("taken from", "points")
+        xlabel = f"{what} {LABELS.get(score, score.replace('_', ' '))} beyond the control ({unit})"
+        note = f"Mean over up to {numbers['n'].max()} questions with 95 % bootstrap intervals, paired question by question."
+        return draw.points(shown, "name", "panel", xlabel=xlabel, note=note)
 
     def tables(self, measured: xr.Dataset) -> list[ReportTable]:
         frame = table(measured)
@@ -153,31 +175,27 @@ def loss(measured: xr.Dataset, score: str, index: int) -> Array:
 # Claims
 
 
-def _find_interventions(
-    measured: xr.Dataset, kind: str, *, layers: str | None = None, dosed: bool = False, across_layers: bool = False
+def _find(
+    measured: xr.Dataset, kind: str, *, layers: str = "", dosed: bool = False, across_layers: bool = False
 ) -> list[int]:
-    """Indices of interventions of a kind: in these layers, or in all by default; `dosed`: only those given in doses.
+    """Indices of interventions of a kind that have a control: in these layers, or in all by default.
 
-    `across_layers`: only those that act across layers instead of across steps.
+    `dosed`: only those given in doses. `across_layers`: only those that act across layers instead of across steps.
     """
     found = []
-    for index, (name, dose) in enumerate(zip(measured["intervention"].values, measured["dose"].values, strict=True)):
-        where = f"layers={layers}" in str(name) if layers else "layers=" not in str(name)
-        where = where and (ACROSS_LAYERS in str(name)) == across_layers
+    for index, name in enumerate(map(str, measured["intervention"].values)):
+        where = f"layers={layers}" in name if layers else "layers=" not in name
+        where = where and (ACROSS_LAYERS in name) == across_layers
         controlled = np.isfinite(measured["accuracy_control"].values[:, index]).any()
-        if str(name).startswith(kind) and where and controlled and (np.isfinite(dose) or not dosed):
+        counted = np.isfinite(measured["dose"].values[index]) or not dosed
+        if name.startswith(kind) and where and controlled and counted:
             found.append(index)
     return found
 
 
 def _dosed_first(measured: xr.Dataset, kind: str) -> list[int]:
     """Interventions of a kind that are given in doses, or all of that kind if there are none."""
-    return _find_interventions(measured, kind, dosed=True) or _find_interventions(measured, kind)
-
-
-def _halves(measured: xr.Dataset, kind: str) -> dict[str, list[int]]:
-    """Interventions of a kind in the shallow half of the layers, and in the deep half."""
-    return {half: _find_interventions(measured, kind, layers=half) for half in ("shallow", "deep")}
+    return _find(measured, kind, dosed=True) or _find(measured, kind)
 
 
 def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
@@ -186,15 +204,15 @@ def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
     return np.asarray(measured[name].values[:, indices].mean(axis=1)) if indices else none
 
 
-def _losses(measured: xr.Dataset, score: str, indices: Sequence[int]) -> Array:
+def _lost(measured: xr.Dataset, indices: Sequence[int], score: str = "accuracy") -> Array:
     """Mean over interventions of the loss beyond the control."""
     none = np.full(measured.sizes["sample"], np.nan)
     return np.mean([loss(measured, score, index) for index in indices], axis=0) if indices else none
 
 
-def _raw(measured: xr.Dataset, score: str, indices: Sequence[int]) -> Array:
-    """Mean over interventions of the loss compared with the plain run."""
-    return np.asarray(measured[f"{score}_plain"].values - _mean(measured, score, indices))
+def _lost_at_all(measured: xr.Dataset, indices: Sequence[int]) -> Array:
+    """Mean over interventions of the loss of accuracy compared with the plain run."""
+    return np.asarray(measured["accuracy_plain"].values - _mean(measured, "accuracy", indices))
 
 
 def _loss_of(measured: xr.Dataset, values: Array, *groups: Sequence[int], **about: Any) -> Outcome:
@@ -228,21 +246,10 @@ def _moved_nothing(measured: xr.Dataset, rows: Array, indices: Sequence[int]) ->
     return f"the manipulation failed: KL to the plain run is {moved:.2g} nats, below {MOVED:g}" if moved < MOVED else ""
 
 
-def _loss_of_mdm(measured: xr.Dataset, indices: Sequence[int], mdm: str | None) -> Outcome:
-    """Loss of an MDM's accuracy under interventions beyond that of their controls."""
-    beside = {
-        "loss compared with the plain run": _raw(measured, "accuracy", indices),
-        "agreement with the plain answer": _mean(measured, "agreement", indices),
-        "KL to the plain run, nats": _mean(measured, "kl", indices),
-    }
-    return _loss_of(measured, _losses(measured, "accuracy", indices), indices, kind="mdm", model=mdm, beside=beside)
-
-
 @register_claim("causes.masking")
-def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+def masking_hurts_the_arm(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
     indices = _dosed_first(measured, "mask-anchors")
-    beside = {"loss compared with the plain run": _raw(measured, "accuracy", indices)}
-    lost = _losses(measured, "accuracy", indices)
+    lost, beside = _lost(measured, indices), {AT_ALL: _lost_at_all(measured, indices)}
     found = difference(measured, lost, mdm=mdm, arm=arm, sign=-1, beside=beside)
     sides = rows_of(measured, "mdm", mdm), rows_of(measured, "arm", arm)
     left, right = paired(measured, lost, *sides)
@@ -250,29 +257,33 @@ def anchors_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | No
 
 
 @register_claim("causes.robust")
-def robust_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def keeps_its_accuracy(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     indices = _dosed_first(measured, "mask-anchors")
-    lost = {"loss beyond the control": _losses(measured, "accuracy", indices)}
-    return _loss_of(measured, -_raw(measured, "accuracy", indices), indices, kind="mdm", model=mdm, beside=lost)
+    beside = {"loss beyond the control": _lost(measured, indices)}
+    return _loss_of(measured, -_lost_at_all(measured, indices), indices, kind="mdm", model=mdm, beside=beside)
 
 
-@register_claim("causes.pinning")
-def pin_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return _loss_of_mdm(measured, _find_interventions(measured, "pin-anchors"), mdm)
+def _register_loss(id: str, kind: str, across_layers: bool = False) -> None:
+    """Register the claim that an MDM loses accuracy under a kind of intervention, beyond that under its control."""
+
+    @register_claim(id)
+    def loses(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+        indices = _find(measured, kind, across_layers=across_layers)
+        beside = {
+            AT_ALL: _lost_at_all(measured, indices),
+            "agreement with the plain answer": _mean(measured, "agreement", indices),
+            "KL to the plain run, nats": _mean(measured, "kl", indices),
+        }
+        return _loss_of(measured, _lost(measured, indices), indices, kind="mdm", model=mdm, beside=beside)
 
 
-@register_claim("causes.pinning_layers")
-def pin_layers_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return _loss_of_mdm(measured, _find_interventions(measured, "pin-anchors", across_layers=True), mdm)
-
-
-@register_claim("causes.moving")
-def move_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    return _loss_of_mdm(measured, _find_interventions(measured, "move-anchors"), mdm)
+_register_loss("causes.pinning", "pin-anchors")
+_register_loss("causes.pinning_layers", "pin-anchors", across_layers=True)
+_register_loss("causes.moving", "move-anchors")
 
 
 @register_claim("causes.sink")
-def sink_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def a_sink_helps(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     indices = [n for n, name in enumerate(measured["intervention"].values) if str(name).startswith("add-sink")]
     saved = measured["gold_nll_plain"].values - _mean(measured, "gold_nll", indices)
     beside = {"KL to the plain run, nats": _mean(measured, "kl", indices)}
@@ -283,102 +294,37 @@ def sink_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 
 
 @register_claim("causes.heads")
-def heads_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    indices = _dosed_first(measured, "ablate-heads(heads=top")
-    beside = {"loss compared with the plain run": _raw(measured, "accuracy", indices)}
-    return _loss_of(measured, _losses(measured, "accuracy", indices), indices, model=model, beside=beside)
+def heads_matter(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+    indices = _dosed_first(measured, HEADS)
+    beside = {AT_ALL: _lost_at_all(measured, indices)}
+    return _loss_of(measured, _lost(measured, indices), indices, model=model, beside=beside)
 
 
 @register_claim("causes.form")
-def form_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    parts = _halves(measured, "mask-anchors")
-    losses = {half: _losses(measured, "well_formed", indices) for half, indices in parts.items()}
-    beside = {f"lost with the {half} anchors": values for half, values in losses.items()}
-    beside["answers that do not end, shallow"] = _losses(measured, "ended", parts["shallow"])
-    return _loss_of(measured, losses["shallow"] - losses["deep"], *parts.values(), model=model, beside=beside)
+def shallow_anchors_carry_form(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+    shallow, deep = (_find(measured, "mask-anchors", layers=half) for half in ("shallow", "deep"))
+    lost = [_lost(measured, indices, "well_formed") for indices in (shallow, deep)]
+    beside = {"lost with the shallow anchors": lost[0], "lost with the deep anchors": lost[1]}
+    beside["answers that do not end, shallow"] = _lost(measured, shallow, "ended")
+    return _loss_of(measured, lost[0] - lost[1], shallow, deep, model=model, beside=beside)
 
 
 @register_claim("causes.content")
-def content_claim(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
-    parts = _halves(measured, "ablate-heads(heads=top")
-    losses = {half: _losses(measured, "accuracy", indices) for half, indices in parts.items()}
-    beside = {f"lost with the {half} heads": values for half, values in losses.items()}
-    return _loss_of(measured, losses["deep"] - losses["shallow"], *parts.values(), model=model, beside=beside)
+def deep_heads_carry_content(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+    shallow, deep = (_find(measured, HEADS, layers=half) for half in ("shallow", "deep"))
+    lost = [_lost(measured, indices) for indices in (shallow, deep)]
+    beside = {"lost with the shallow heads": lost[0], "lost with the deep heads": lost[1]}
+    return _loss_of(measured, lost[1] - lost[0], shallow, deep, model=model, beside=beside)
 
 
 # Figures
 
 
-def _draw_dose(numbers: pd.DataFrame, score: str) -> Figure:
-    groups, looks = list(dict.fromkeys(numbers["group"])), style.looks_of(list(dict.fromkeys(numbers["model"])))
-    factor = 1.0 if score in LOWER_IS_BETTER else 100.0
-    with style.sheet():
-        drawn = style.new_figure(0.9 + 1.9 * max(1, -(-len(groups) // 3)))
-        grid = style.panels(drawn, len(groups), 3, sharey=True)
-        for axes, group in zip(grid.flat, groups, strict=False):
-            for model, look in looks.items():
-                part = numbers[(numbers["group"] == group) & (numbers["model"] == model)].sort_values("dose")
-                if len(part):
-                    _dose_line(axes, part, look, factor, starts="layers={n}" not in group)
-            axes.set_title(_titled(group))
-            axes.set_xlabel(_axis(group))
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        if not groups:
-            grid[0, 0].text(0.5, 0.5, "no intervention was given in doses", ha="center", va="center")
-        else:
-            style.legend(drawn)
-            if factor == 100.0:
-                grid[0, 0].set_ylim(-3, 103)
-        for axes in grid[:, 0]:
-            axes.set_ylabel(LABELS.get(score, f"{score.replace('_', ' ')} (%)"))
-        n = int(numbers["n"].max()) if len(numbers) else 0
-        style.caption(
-            drawn,
-            f"Mean over up to {n} questions; bands: 95 % bootstrap intervals. Dashed: random positions that move as "
-            f"much attention, or as many random heads, mean over seeds. Dose 0 or dotted: without.",
-        )
-    return drawn
-
-
-def _dose_line(axes: Axes, part: pd.DataFrame, look: dict[str, Any], factor: float, starts: bool) -> None:
-    """Draw the intervention as a line and its control dashed; both start at the plain score if doses are numbers."""
-    plain = factor * float(part["plain"].iloc[0])
-    x = part["dose"].to_numpy(float)
-    for key, line in (("under", {"ls": "-"}), ("control", {"ls": "--", "mfc": "white", "label": "_"})):
-        y, low, high = (factor * part[f"{key}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-        if not np.isfinite(y).any():
-            continue
-        at, values = (np.r_[0.0, x], np.r_[plain, y]) if starts else (x, y)
-        axes.plot(at, values, **{**look, **line}, clip_on=False)
-        axes.fill_between(x, low, high, color=look["color"], alpha=0.13 if key == "under" else 0.05, lw=0)
-    if not starts:
-        axes.axhline(plain, color=look["color"], lw=0.7, ls=":")
-
-
-def _draw_effects(numbers: pd.DataFrame, score: str) -> Figure:
-    names, looks = list(dict.fromkeys(numbers["intervention"])), style.looks_of(list(dict.fromkeys(numbers["model"])))
-    factor, unit = (1.0, "nats") if score in LOWER_IS_BETTER else (100.0, "points")
-    with style.sheet():
-        drawn = style.new_figure(1.1 + 0.22 * len(names))
-        axes = drawn.subplots()
-        for index, (model, look) in enumerate(looks.items()):
-            part = numbers[numbers["model"] == model].set_index("intervention")
-            y = np.array([names.index(name) for name in part.index]) + 0.26 * (index - (len(looks) - 1) / 2)
-            value, low, high = (factor * part[f"loss{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-            axes.errorbar(value, y, xerr=np.array([value - low, high - value]), ls="none", lw=0.9, ms=3.5, **look)
-        axes.axvline(0, color="#555555", lw=0.6)
-        for index in range(1, len(names), 2):
-            axes.axhspan(index - 0.5, index + 0.5, color="#f3f3f3", lw=0, zorder=0)
-        axes.set_yticks(range(len(names)), [_titled(name) for name in names])
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        what = "added to" if score in LOWER_IS_BETTER else "taken from"
-        axes.set_xlabel(f"{what} {LABELS.get(score, score.replace('_', ' '))} beyond the control ({unit})")
-        style.legend(drawn)
-        n = int(numbers["n"].max())
-        style.caption(
-            drawn, f"Mean over up to {n} questions with 95 % bootstrap intervals, paired question by question."
-        )
-    return drawn
+def _variant(numbers: pd.DataFrame, key: str, variant: str) -> pd.DataFrame:
+    """The table with the mean and the interval of one of its numbers, in percent if it is a share."""
+    factor = np.where(numbers["score"].isin(LOWER_IS_BETTER), 1.0, 100.0)
+    ends = {name: factor * numbers[f"{key}{end}"] for name, end in (("mean", ""), ("low", "_low"), ("high", "_high"))}
+    return numbers.assign(**ends, variant=variant)
 
 
 def _axis(group: str) -> str:

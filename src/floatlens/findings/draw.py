@@ -1,14 +1,15 @@
-"""Figures of numbers by layer, step or head, and what maps share: hatched anchors, regions and tokens on the axis."""
+"""The kinds of figures: curves, maps, points with intervals, and the parts of a map of one trace."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
@@ -17,10 +18,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.findings import style
-from floatlens.findings.samples import Array, by_model, mean_over, parts_of, samples_per_model, spread
+from floatlens.findings.samples import Array, parts_of, samples_per_model, spread
 from floatlens.findings.style import FAINT, INK, SEQUENTIAL
 
 AXIS_TOKENS = 60  # up to this many positions, the axis shows the tokens themselves
+DASHES, DASH_NAMES = ("-", "--", ":", "-.", (0, (1, 3))), ("Dashed", "Dotted", "Dash-dotted", "Sparsely dotted")
 
 
 def attention_map(axes: Axes, values_ST: Array, *, cmap: str = SEQUENTIAL, norm: Normalize | None = None) -> AxesImage:
@@ -83,12 +85,13 @@ def mark_regions(axes: Axes, regions: Sequence[Any], shown: slice, gold: Sequenc
             )
 
 
-def token_axis(axes: Axes, tokens: Sequence[str], first: int = 0, most: int = AXIS_TOKENS) -> None:
+def token_axis(axes: Axes, tokens: Sequence[str], first: int, most: int) -> None:
     """Show tokens on the axis if there are at most `most`, so that they are readable; otherwise position numbers."""
     if len(tokens) <= min(most, AXIS_TOKENS):
         axes.set_xticks(np.arange(len(tokens)), labels=[plain(t) for t in tokens], rotation=90, fontsize=5.5)
         axes.tick_params(axis="x", length=1.5, pad=1)
-    elif first:
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=min(8, most // 4), integer=True))
         axes.xaxis.set_major_formatter(lambda x, _: f"{int(x) + first}")
 
 
@@ -104,18 +107,6 @@ def name_on_hover(axes: Axes, values_ST: Array, tokens: Sequence[str], first: in
     axes.format_coord = describe  # type: ignore[method-assign]
 
 
-def band(
-    axes: Axes, part: pd.DataFrame, along: str = "layer", scale: float = 1.0, most: float = np.inf, **line: Any
-) -> None:
-    """Draw a line of the table's `mean` along a column, with its `std` over samples as a band that ends at `most`."""
-    x, mean, std = part[along].to_numpy(), scale * part["mean"].to_numpy(), scale * part["std"].to_numpy()
-    if len(x) > 16:
-        line["markersize"] = 2.0
-    axes.plot(x, mean, clip_on=False, **{"zorder": 3, **line})
-    if np.nanmax(std, initial=0.0) > 0:
-        axes.fill_between(x, mean - std, np.minimum(mean + std, most), color=line.get("color"), alpha=0.16, lw=0)
-
-
 def plain(token: str) -> str:
     """A token as shown on an axis, with spaces and line ends made visible."""
     text = token.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "\n")
@@ -123,39 +114,28 @@ def plain(token: str) -> str:
     return text.replace("\n", "⏎")[:14]
 
 
-def mark_columns(axes: Axes, marked: Array) -> None:
-    """Draw small triangles above the positions that are anchors at any step."""
-    columns = np.flatnonzero(marked)
-    axes.plot(
-        columns,
-        np.full(len(columns), 1.03),
-        ls="none",
-        marker="v",
-        ms=2.5,
-        color="#008080",
-        transform=axes.get_xaxis_transform(),
-        clip_on=False,
-    )
-
-
-def name_rows(axes: Axes, labels: Sequence[int]) -> None:
-    """Label the rows with their own numbers if they are not 0, 1, 2, …, since only some layers may be recorded."""
+def name_ticks(axis: Axis, labels: Sequence[Any]) -> None:
+    """Label rows or columns with their own names, unless they are 0, 1, 2, …: only some layers may be recorded."""
     if list(labels) != list(range(len(labels))):
-        every = max(1, len(labels) // 8)
-        axes.set_yticks(range(0, len(labels), every), labels=[str(n) for n in labels[::every]])
+        every = 1 if isinstance(labels[0], str) else max(1, len(labels) // 8)
+        axis.set_ticks(range(0, len(labels), every), labels=[str(name) for name in labels[::every]])
 
 
-# Whole figures: lines by layer or along another dimension (mean ± std over samples), and maps of means
+# Whole figures from a table: curves, maps, and points with intervals. Each has at most `style.PANELS` panels.
 
 
-def table_along(measured: xr.Dataset, names: Mapping[str, str], along: str = "layer") -> pd.DataFrame:
-    """Return one row per model, point along a dimension and number: mean, std and count over the model's samples."""
+def table_of(measured: xr.Dataset, names: Iterable[str], *along: str) -> pd.DataFrame:
+    """Return one row per model, number and place along some dimensions: mean, std and count over the model's samples."""
     parts = []
+    index = pd.MultiIndex.from_product([measured[name].values for name in along], names=along)
     for model, part in parts_of(measured):
         for name in names:
-            mean, std, n = spread(part[name].values.astype(float))
-            columns = {"model": model, "number": name, along: measured[along].values, "mean": mean, "std": std, "n": n}
-            parts.append(pd.DataFrame(columns).loc[n > 0])
+            mean, std, n = spread(part[name].transpose("sample", *along).values.astype(float))
+            numbers = {"mean": mean.ravel(), "std": std.ravel(), "n": n.ravel()}
+            frame = pd.DataFrame(numbers, index=index).reset_index()
+            frame.insert(0, "model", model)
+            frame.insert(1, "number", name)
+            parts.append(frame[frame["n"] > 0])
     return pd.concat(parts, ignore_index=True)
 
 
@@ -170,82 +150,162 @@ def lines(
     zero: bool = True,
     shares: bool = False,
 ) -> Figure | pd.DataFrame:
-    """Draw one panel per number along a dimension, one line per model; `names` gives each number's label.
+    """Draw one panel per number along a dimension, one line per model: mean ± std over samples.
 
-    `zero`: the axes begin at 0. `shares`: the numbers lie between 0 and 1, and so do the axes. `note` begins the
-    caption, before the anchor rule.
+    `names` gives each number's label. `zero`: the axes begin at 0. `shares`: the numbers lie between 0 and 1, and so do
+    the axes. `note` begins the caption, before the anchor rule.
     """
-    table = table_along(measured, names, along)
+    table = table_of(measured, names, along)
     if backend == "none":
         return table
-    looks = style.looks_of(list(dict.fromkeys(measured["model"].values)))
-    kept, left_out = style.shown(list(names))
-    names = {name: names[name] for name in kept}
-    last = table.groupby("model")[along].transform("max")
-    if along == "layer" and last.nunique() > 1:  # models of different depth share the axis
-        along, label, table = "depth", "relative depth", table.assign(depth=table["layer"] / last.clip(lower=1))
+    rule = measured.attrs.get("rule")
+    parts = [note, f"{'a' if note else 'A'}nchors by {rule}" if rule else ""]
+    note = f"{'; '.join(filter(None, parts))}; mean ± std over {samples_per_model(measured)} per model."
+    ylim = (0 if zero or shares else None, 1.04 if shares else None)  # room for a marker at 1
+    return curves(
+        with_band(table, 1.0 if shares else np.inf), along, "number", names, xlabel=label, ylim=ylim, note=note
+    )
+
+
+def with_band(table: pd.DataFrame, most: float = np.inf) -> pd.DataFrame:
+    """The table with the ends of a band of one standard deviation, which ends at `most`."""
+    low, high = table["mean"] - table["std"], table["mean"] + table["std"]
+    return table.assign(low=low, high=high.clip(upper=most))
+
+
+def curves(
+    table: pd.DataFrame,
+    x: str,
+    by: str,
+    panels: Mapping[str, str],
+    *,
+    xlabel: str | Mapping[str, str],
+    ylabel: str = "",
+    ylim: tuple[float | None, float | None] = (None, None),
+    note: str,
+) -> Figure:
+    """Draw one panel per value of the column `by`: `mean` over `x` with a band from `low` to `high`, one line per model.
+
+    `panels` has the panels' titles, or, without a common `ylabel`, the labels of their axes. Lines of a model that differ
+    in the column `variant` are dashed differently. Where some `x` is unknown, all places are points named by `level`.
+    """
+    looks = style.looks_of(list(dict.fromkeys(table["model"])))
+    kept, left_out = style.shown(list(panels))
+    table = table if "variant" in table else table.assign(variant="")
+    variants = list(dict.fromkeys(table["variant"]))
+    last = table.groupby("model")[x].transform("max")
+    if x == "layer" and last.nunique() > 1:  # models of different depth share the axis
+        x, xlabel, table = "depth", "relative depth", table.assign(depth=table["layer"] / last.clip(lower=1))
     with style.sheet():
-        figure = style.new_figure(2.5, width=min(style.WIDTH, 3.4 * len(names)))
-        grid = figure.subplots(1, len(names), squeeze=False)[0]
-        for axes, (name, text) in zip(grid, names.items(), strict=True):
-            for model, look in looks.items():
-                part = table[(table["number"] == name) & (table["model"] == model)]
-                if len(part):  # a model may lack a number, for example drift in a model with a cache
-                    band(axes, part, along, most=1.0 if shares else np.inf, **look)
-            axes.set(xlabel=label, ylabel=text)
-            if zero or shares:
-                axes.set_ylim(bottom=0, top=1.04 if shares else None)  # room for a marker at 1
-            axes.xaxis.set_major_locator(
-                MaxNLocator(integer=along in ("layer", "step"), nbins=6 if len(names) < 4 else 4)
-            )
-        style.legend(figure)
-        rule = measured.attrs.get("rule")
-        parts = [note, f"{'a' if note else 'A'}nchors by {rule}" if rule else ""]
-        style.caption(
-            figure,
-            f"{'; '.join(filter(None, parts))}; mean ± std over {samples_per_model(measured)} per model.{left_out}",
-        )
+        figure = style.new_figure(2.6, width=max(3.4, min(style.WIDTH, 3.4 * len(kept))))
+        grid = figure.subplots(1, max(1, len(kept)), squeeze=False, sharey=bool(ylabel))[0]
+        for axes, name in zip(grid, kept, strict=False):
+            part = table[table[by] == name]
+            levels = list(dict.fromkeys(part["level"])) if part[x].isna().any() else []
+            if levels:
+                part = part.assign(**{x: [float(levels.index(level)) for level in part["level"]]})
+            for model, variant in dict.fromkeys(zip(part["model"], part["variant"], strict=True)):
+                one = part[(part["model"] == model) & (part["variant"] == variant)].sort_values(x)
+                look = {**looks[model], "ls": DASHES[variants.index(variant) % len(DASHES)]}
+                look |= {"label": "_"} if variant else {}
+                look |= {"ls": "--", "marker": "", "alpha": 0.7, "zorder": 1} if model.endswith("(paper)") else {}
+                _curve(axes, one[x], one, look, named=bool(levels))
+            axes.set(xlabel=xlabel if isinstance(xlabel, str) else xlabel[name], ylim=ylim)
+            axes.set(**{"title" if ylabel else "ylabel": panels[name]})
+            whole = x in ("layer", "step") or bool((part[x] % 1 == 0).all())
+            axes.xaxis.set_major_locator(MaxNLocator(integer=whole, nbins=6 if len(kept) < 4 else 4))
+            if levels:
+                axes.set_xticks(range(len(levels)), levels)
+        if ylabel:
+            grid[0].set_ylabel(ylabel)
+        if kept:
+            style.legend(figure)
+        dashed = [f" {word}: {variant}." for word, variant in zip(DASH_NAMES, variants[1:], strict=False)]
+        style.caption(figure, f"{note}{''.join(dashed)}{left_out}")
     return figure
 
 
-def maps(
-    measured: xr.Dataset, names: Mapping[str, str], across: str, label: str, *, note: str, backend: str
-) -> Figure | pd.DataFrame:
-    """Draw numbers as maps of layers (rows) and steps or heads (columns), mean over samples.
+def _curve(axes: Axes, x: Any, one: pd.DataFrame, look: dict[str, Any], *, named: bool) -> None:
+    """Draw a line with its band, or points with their intervals if the places are names."""
+    mean, low, high = (one[name].to_numpy(float) for name in ("mean", "low", "high"))
+    if named:
+        axes.errorbar(x, mean, yerr=np.abs([mean - low, high - mean]), lw=0.9, **{**look, "ls": "none"})
+        return
+    if len(x) > 16:
+        look["markersize"] = 2.0
+    axes.plot(x, mean, clip_on=False, **{"zorder": 3, **look})
+    if np.nanmax(high - low, initial=0.0) > 0:
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.16, lw=0)
 
-    One panel per model and number; `names` gives the titles if there are several numbers.
+
+def points(table: pd.DataFrame, row: str, by: str, *, xlabel: str, note: str) -> Figure:
+    """Draw one panel per value of the column `by`: `mean` with its interval in rows named by the column `row`.
+
+    Models have different colours.
     """
-    means = {
-        f"{model}: {text}" if len(names) > 1 else model: mean_over(
-            part[name].transpose("sample", "layer", across).values, 0
-        )
-        for model, _, part in by_model(measured)
-        for name, text in names.items()
-    }
-    down, columns = measured["layer"].values, measured[across].values
-    if backend == "none":
-        index = pd.MultiIndex.from_product([down, columns], names=["layer", across])
-        frames = [pd.DataFrame({"value": v.ravel()}, index=index).assign(model=title) for title, v in means.items()]
-        return pd.concat(frames).reset_index().dropna().reset_index(drop=True)
-    shown = {title: values for title, values in means.items() if np.isfinite(values).any()}
-    shown = dict(list(shown.items())[: style.PANELS])
-    every = np.concatenate([values[np.isfinite(values)] for values in shown.values()]) if shown else np.zeros(1)
-    look: dict[str, Any] = {"cmap": SEQUENTIAL, "vmin": float(every.min()), "vmax": float(every.max())}
+    looks = style.looks_of(list(dict.fromkeys(table["model"])))
+    panels, left_out = style.shown(list(dict.fromkeys(table[by])))
+    rows = list(dict.fromkeys(table[row]))
     with style.sheet():
-        figure = style.new_figure(0.5 + 1.75 * max(1, -(-len(shown) // 4)))
-        grid = style.panels(figure, len(shown), 4)
-        for axes, (title, values) in zip(grid.flat, shown.items(), strict=False):
-            there = np.isfinite(values)
-            y, x = down[there.any(axis=1)], columns[there.any(axis=0)]
-            edges = (x[0] - 0.5, x[-1] + 0.5, y[-1] + 0.5, y[0] - 0.5)
-            kept = values[there.any(axis=1)][:, there.any(axis=0)]
-            image = axes.imshow(kept, extent=edges, interpolation="nearest", aspect="auto", **look)
-            axes.set_title(title, fontsize=7.5)
-            axes.set_xlabel(across)
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        grid[0, 0].set_ylabel("layer")
-        if shown:
+        figure = style.new_figure(1.1 + len(rows) * max(0.22, 0.09 * len(looks)))
+        grid = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+        for axes, panel in zip(grid, panels, strict=True):
+            for index, (model, look) in enumerate(looks.items()):
+                part = table[(table[by] == panel) & (table["model"] == model)]
+                y = np.array([rows.index(name) for name in part[row]]) + 0.7 * ((index + 0.5) / len(looks) - 0.5)
+                value, low, high = (part[name].to_numpy(float) for name in ("mean", "low", "high"))
+                axes.errorbar(value, y, xerr=np.abs([value - low, high - value]), ls="none", lw=0.9, ms=3.5, **look)
+            axes.axvline(0, color="#555555", lw=0.6)
+            for index in range(1, len(rows), 2):
+                axes.axhspan(index - 0.5, index + 0.5, color="#f3f3f3", lw=0, zorder=0)
+            axes.set_yticks(range(len(rows)), rows)
+            axes.set(title=str(panel), xlabel=xlabel, ylim=(len(rows) - 0.5, -0.5))
+        style.legend(figure)
+        style.caption(figure, f"{note}{left_out}")
+    return figure
+
+
+def layer_maps(
+    measured: xr.Dataset, names: Mapping[str, str], across: str, label: str, *, backend: str, note: str
+) -> Figure | pd.DataFrame:
+    """Draw numbers as maps of layers (rows) and steps or heads (columns), mean over samples; `names` has the titles."""
+    table = table_of(measured, names, "layer", across)
+    return table if backend == "none" else maps(with_panels(table, names), "layer", across, label=label, note=note)
+
+
+def with_panels(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The table with the titles of its maps: model and, if there are several, number; first all models of one number."""
+    titles = [
+        f"{style.short(model)}: {names[name]}" if names[name] else style.short(model)
+        for model, name in zip(table["model"], table["number"], strict=True)
+    ]
+    order = {name: n for n, name in enumerate(names)}
+    return table.assign(panel=titles).sort_values("number", key=lambda column: column.map(order), kind="stable")
+
+
+def maps(
+    table: pd.DataFrame, down: str, across: str, *, value: str = "mean", label: str, note: str, norm: Any = None
+) -> Figure:
+    """Draw one map per value of the column `panel`: `value` by two columns of the table, all on one colour scale."""
+    panels, left_out = style.shown(list(dict.fromkeys(table["panel"])))
+    seen = table.loc[table["panel"].isin(panels), value]
+    norm = norm or Normalize(float(seen.min()), float(seen.max()))
+    with style.sheet():
+        figure = style.new_figure(2.5, width=max(3.4, min(style.WIDTH, 2.5 * len(panels))))
+        grid = figure.subplots(1, max(1, len(panels)), squeeze=False)[0]
+        for axes, panel in zip(grid, panels, strict=False):
+            part = table[table["panel"] == panel]
+            rows, columns = list(dict.fromkeys(part[down])), list(dict.fromkeys(part[across]))
+            values = part.pivot(index=down, columns=across, values=value).reindex(index=rows, columns=columns)
+            image = attention_map(axes, values.to_numpy(float), norm=norm)
+            name_ticks(axes.yaxis, rows)
+            name_ticks(axes.xaxis, columns)
+            if isinstance(columns[0], str):
+                axes.tick_params(axis="x", rotation=90)
+            axes.set_title(panel, fontsize=7.5)
+            axes.set_xlabel(across.replace("_", " "))
+        grid[0].set_ylabel(down)
+        if panels:  # a model with a cache may have no numbers
             figure.colorbar(image, ax=grid, pad=0.01, aspect=20).set_label(label)
-        style.caption(figure, f"{note}.")
+        style.caption(figure, f"{note}{left_out}")
     return figure

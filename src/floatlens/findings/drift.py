@@ -17,11 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.axes import Axes
-from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
 
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.findings import definitions, draw, published, style
@@ -35,14 +32,23 @@ from floatlens.findings.received import (
     writing_profile,
     writing_steps,
 )
-from floatlens.findings.samples import Array, Traces, as_traces, mean, mean_over, pick, question_of, require
+from floatlens.findings.samples import (
+    Array,
+    Traces,
+    as_traces,
+    mean,
+    mean_over,
+    pick,
+    question_of,
+    require,
+    sample_name,
+)
 from floatlens.findings.sink import AS_IS, texts_of
 from floatlens.findings.verdict import Outcome, absent, difference, mean_of, missing, names, rows_of
 from floatlens.stats import NAN, interval_of_mean
 from floatlens.store.runs import TEXTS, RunTraces
 from floatlens.trace.trace import Trace
 
-COLUMN = 2.1  # inches per model at least
 TOKENS_PER_INCH = 9  # tokens that are readable below a column with a colour bar
 UNTRAINED, OTHER_WORDS, OTHER_TASK = "untrained", "other words", "another task"  # replays of a model's own answers
 VARIANTS = (UNTRAINED, OTHER_WORDS, OTHER_TASK)
@@ -144,26 +150,27 @@ class Drift(Finding):
         Layers are those given, "average", or by default as many as make four maps. `positions` selects a part of the
         sequence. `paper` adds the published maps of LLaDA, layers 0 and 31.
         """
-        panels = []
         chosen = pick(traces, sample)
         room = style.PANELS - 2 * paper
         if layer is None:  # as many panels as can be compared at a glance
             chosen = chosen[:room]
+        maps: list[tuple[Trace, int, xr.Dataset]] = []
         for trace in chosen:
             require(trace, means=self.needs_means, finding=self.name)
             few = few_layers(trace)
-            some = few[-1:] if room // len(chosen) == 1 else [few[0], few[-1]] if room // len(chosen) == 2 else few
-            found = profile(trace, some if layer is None else layer)
-            anchors = find_anchors(found.values, rule, trace.attention_kind)
-            panels += [(trace, int(n), found.values[:, i], anchors[:, i]) for i, n in enumerate(found["layer"].values)]
+            some = {1: few[-1:], 2: [few[0], few[-1]]}.get(room // len(chosen), few)
+            a_SLT = profile(trace, some if layer is None else layer)
+            anchors = find_anchors(a_SLT.values, rule, trace.attention_kind)
+            for n, index in enumerate(a_SLT["layer"].values):
+                maps.append((trace, int(index), _map(trace, a_SLT.values[:, n], anchors[:, n])))
         if paper:
             trace = published.temporal_trace()
-            for place, index in enumerate(map(int, trace.data["layer"].values)):
-                a_ST = trace.data["received"].values[:, place, 0]
-                panels.append((trace, index, a_ST, published.published_anchors(index)))
+            for index, a_ST in zip((0, 31), trace.data["received"].values[:, :, 0].swapaxes(0, 1), strict=True):
+                maps.append((trace, index, _map(trace, a_ST, published.published_anchors(index))))
+        maps = [(trace, index, each.isel(position=positions or slice(None))) for trace, index, each in maps]
         if backend == "none":
-            return pd.concat([_cells(*panel, positions) for panel in panels], ignore_index=True)
-        return _draw(panels, rule, positions)
+            return pd.concat([_cells(*each) for each in maps], ignore_index=True)
+        return _draw(maps, rule)
 
 
 def task_of(trace: Trace) -> str:
@@ -327,81 +334,53 @@ def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
 # The map
 
 
-def _cells(trace: Trace, layer: int, a_ST: Array, anchors_ST: Array, positions: slice | None) -> pd.DataFrame:
-    shown = np.arange(a_ST.shape[1])[positions or slice(None)]
-    steps = trace.data["step"].values
-    return pd.DataFrame(
+def _map(trace: Trace, a_ST: Array, anchors_ST: Array) -> xr.Dataset:
+    """What a map of one layer shows, labelled by step and position."""
+    steps, dims = trace.data["step"].values, ("step", "position")
+    return xr.Dataset(
         {
-            "model": trace.model,
-            "sample": str(trace.data.attrs.get("sample_id", "")),
-            "layer": layer,
-            "step": np.repeat(steps, len(shown)),
-            "position": np.tile(shown, len(steps)),
-            "token": [tokens[p] for s in steps for tokens in [trace.texts(int(s))] for p in shown],
-            "received": a_ST[:, shown].ravel(),
-            "anchor": anchors_ST[:, shown].ravel(),
-            "committed_at": np.tile(trace.data["committed_at"].values[shown], len(steps)),
-        }
+            "token": (dims, np.array([trace.texts(int(step)) for step in steps], dtype=object)),
+            "received": (dims, a_ST),
+            "anchor": (dims, anchors_ST),
+            "committed_at": ("position", trace.data["committed_at"].values),
+        },
+        coords={"step": steps, "position": np.arange(a_ST.shape[1])},
     )
 
 
-def _draw(panels: list[tuple[Trace, int, Array, Array]], rule: str, positions: slice | None) -> Figure:
-    by_model = {trace.model: [panel for panel in panels if panel[0].model == trace.model] for trace, *_ in panels}
-    rows = max(map(len, by_model.values()))
-    norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(a_ST, initial=1e-9)) for _, _, a_ST, _ in panels))
+def _cells(trace: Trace, layer: int, shown: xr.Dataset) -> pd.DataFrame:
+    cells = shown.to_dataframe(["step", "position"]).reset_index()
+    cells.insert(0, "model", trace.model)
+    cells.insert(1, "sample", sample_name(trace))
+    cells.insert(2, "layer", layer)
+    return cells
+
+
+def _draw(maps: list[tuple[Trace, int, xr.Dataset]], rule: str) -> Figure:
+    norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(shown["received"], initial=1e-9)) for *_, shown in maps))
+    columns = min(2, len(maps))
     with style.sheet():
-        width = max(style.WIDTH, COLUMN * len(by_model))
-        figure = style.new_figure(0.9 + 1.35 * rows, width)
-        grid = figure.subplots(rows, len(by_model), squeeze=False)
-        for column, several in zip(grid.T, by_model.values(), strict=True):
-            for row, axes in enumerate(column):
-                if row >= len(several):
-                    axes.set_axis_off()
-                    continue
-                last = row == len(several) - 1
-                readable = int(TOKENS_PER_INCH * width / len(by_model)) if last else 0
-                mesh = _panel(axes, *several[row], positions, readable, norm)
-                if axes is not grid[row, 0] and axes.get_ylabel() == grid[row, 0].get_ylabel():
-                    axes.set_ylabel("")
-            trace = several[0][0]
-            column[0].set_title(f"{style.short(trace.model)}\n{trace.kind.upper()}", pad=14, weight="bold")
-        figure.colorbar(mesh, ax=grid, pad=0.01, aspect=24).ax.tick_params(labelsize=6)
+        figure = style.new_figure(0.5 + 1.7 * -(-len(maps) // columns))
+        grid = style.panels(figure, len(maps), columns)
+        for axes, (trace, layer, shown) in zip(grid.flat, maps, strict=False):
+            first, stop = int(shown["position"][0]), int(shown["position"][-1]) + 1
+            image = draw.attention_map(axes, shown["received"].values, norm=norm)
+            draw.hatch_anchors(axes, shown["anchor"].values)
+            draw.name_ticks(axes.yaxis, shown["step"].values.tolist())
+            draw.commit_front(axes, shown["committed_at"].values, shown["step"].values)
+            draw.mark_regions(axes, trace.regions, slice(first, stop), trace.gold)
+            draw.name_on_hover(axes, shown["received"].values, trace.texts()[first:stop], first)
+            draw.token_axis(axes, trace.texts()[first:stop], first, int(TOKENS_PER_INCH * style.WIDTH / columns))
+            of = "mean of layers" if layer == AVERAGE else f"layer {layer}"
+            axes.set_title(f"{style.short(trace.model)} ({trace.kind.upper()}), {of}", pad=14)
+            axes.set_ylabel("step")
+        figure.colorbar(image, ax=grid, pad=0.01, aspect=24).ax.tick_params(labelsize=6)
         style.caption(
             figure,
-            f"Received attention (mean over heads and queries); hatched or framed: anchors by {parse_rule(rule).id}; "
-            "dots: where and when a token is committed; * gold document.",
+            f"Received attention (mean over heads and queries) by position; hatched or framed: anchors by "
+            f"{parse_rule(rule).id}; dots: where and when a token is committed; * gold document.",
         )
     return figure
-
-
-def _panel(
-    axes: Axes,
-    trace: Trace,
-    layer: int,
-    a_ST: Array,
-    anchors_ST: Array,
-    positions: slice | None,
-    readable: int,
-    norm: Normalize,
-) -> AxesImage:
-    """Draw one map. `readable` is the number of tokens that fit the axis, 0 for a panel without labels."""
-    start, stop, _ = (positions or slice(None)).indices(a_ST.shape[1])
-    shown, steps = slice(start, stop), trace.data["step"].values
-    values, tokens = a_ST[:, shown], trace.texts()[shown]
-    mesh = draw.attention_map(axes, values, norm=norm)
-    draw.hatch_anchors(axes, anchors_ST[:, shown])
-    draw.name_rows(axes, steps.tolist())
-    draw.commit_front(axes, trace.data["committed_at"].values[shown], steps)
-    draw.mark_regions(axes, trace.regions, shown, trace.gold)
-    draw.name_on_hover(axes, values, tokens, start)
-    axes.set_ylabel(("mean of layers" if layer == AVERAGE else f"layer {layer}") + "\nstep")
-    if readable:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=min(8, readable // 4), integer=True))
-        draw.token_axis(axes, tokens, first=start, most=readable)
-        axes.set_xlabel("position")
-    else:
-        axes.set_xticklabels([])
-    return mesh
 
 
 drift = register_finding(Drift())

@@ -10,7 +10,7 @@ import inspect
 import string
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib.resources import files
 from itertools import product
@@ -25,7 +25,7 @@ from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.sources import OPEN, SHORT
 from floatlens.findings import style
-from floatlens.findings.draw import lines
+from floatlens.findings.draw import layer_maps, lines
 from floatlens.findings.samples import (
     Array,
     as_traces,
@@ -52,12 +52,11 @@ TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
 
 @dataclass
 class ReportTable:
-    """Rows of text under a title; `strong` lists the cells (row, column) to print in bold."""
+    """Rows of text under a title."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
-    strong: set[tuple[int, int]] = field(default_factory=set)
 
 
 def as_table(title: str, rows: pd.DataFrame | Iterable[Mapping[str, Any]]) -> ReportTable:
@@ -200,10 +199,11 @@ class Finding:
         return drawn
 
     def _draw(self, view: str) -> Callable[..., Any]:
-        def draw_lines(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-            return lines(measured, backend=backend, **{"names": self.labels, **self.looks.get(view, {})})
+        def draw_declared(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+            look: dict[str, Any] = {"names": self.labels, **self.looks.get(view, {})}
+            return (layer_maps if "across" in look else lines)(measured, backend=backend, **look)
 
-        return getattr(self, f"draw_{view}", draw_lines)
+        return getattr(self, f"draw_{view}", draw_declared)
 
     # Claims
 

@@ -26,7 +26,7 @@ from floatlens.evaluation.collection import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import writing_profile, writing_steps
-from floatlens.findings.samples import Array, depths, mean, mean_over, parts_of
+from floatlens.findings.samples import Array, depths, mean, mean_over, models_of
 from floatlens.findings.verdict import Outcome, difference, mean_of, rows_of
 from floatlens.trace.trace import Trace
 
@@ -97,7 +97,7 @@ class Flow(Finding):
         )
 
     def draw_rollout(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw region × region after rollout, one column per gold position; `paper` adds the published ones of LLaDA."""
+        """Draw region × region after rollout, one map per gold position; `paper` adds the published ones of LLaDA."""
         data = _cells(measured)
         if paper:
             data = pd.concat([data, published.flow_rows()], ignore_index=True)
@@ -273,76 +273,46 @@ def _cells(measured: xr.Dataset) -> pd.DataFrame:
     """One row per model, gold position and pair of regions."""
     order = ordered([str(r) for r in measured["region"].values])
     parts = []
-    for model, samples in parts_of(measured.sel(region=order, region_to=order)):
-        for position in sorted(set(samples["gold_position"].values)):
-            rows = samples["gold_position"].values == position
-            columns = {
-                "model": model,
-                "gold_position": int(position),
-                "region": np.repeat(order, len(order)),
-                "region_to": np.tile(order, len(order)),
-                "flow": mean_over(samples["rollout"].values[rows], 0).ravel(),
-                "n": int(rows.sum()),
-            }
-            parts.append(pd.DataFrame(columns).dropna(subset="flow"))
-    return pd.concat(parts, ignore_index=True)
+    for position in sorted(set(measured["gold_position"].values)):
+        there = measured.isel(sample=np.flatnonzero(measured["gold_position"].values == position))
+        cells = draw.table_of(there.sel(region=order, region_to=order), ["rollout"], "region", "region_to")
+        parts.append(cells.assign(gold_position=int(position)).rename(columns={"mean": "flow"}))
+    found = pd.concat(parts, ignore_index=True)[["model", "gold_position", "region", "region_to", "flow", "n"]]
+    order_of = {model: n for n, model in enumerate(models_of(measured))}
+    return found.sort_values("model", key=lambda column: column.map(order_of), kind="stable", ignore_index=True)
 
 
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    every = sorted(set(data["gold_position"]))
     first, *others = dict.fromkeys(data["model"])
-    others.sort(key=lambda name: not name.endswith("(paper)"))  # what was asked for by `paper` is not left out
-    models, left_out = style.shown([first, *others], style.PANELS if len(every) == 1 else 2)
-    every = sorted(set(data.loc[data["model"].isin(models), "gold_position"]))
-    count = min(len(every), style.PANELS // len(models))
-    positions = [every[round(n * (len(every) - 1) / max(count - 1, 1))] for n in range(count)]
+    models = [first, *sorted(others, key=lambda name: not name.endswith("(paper)"))]  # `paper` was asked for
+    positions = [sorted(set(data.loc[data["model"] == model, "gold_position"])) for model in models]
+    each = 2 if max(map(len, positions)) > 1 else 1
+    chosen = [(m, p) for m, some in zip(models, positions, strict=True) for p in _spaced(some, each)]
+    parts = []
+    for model, position in chosen[: style.PANELS]:
+        part = data[(data["model"] == model) & (data["gold_position"] == position)]
+        title = f"{style.short(model, 22)}\n{f'gold at {position}' if position > 0 else 'no gold document'}"
+        to = part["region_to"].replace(f"doc{position}", f"doc{position} (gold)")
+        parts.append(part.assign(panel=title, region_to=to, flow=100 * part["flow"]))
+    how = "rollout without residual"
+    if measured.attrs["residual"]:
+        how = f"rollout with residual (A + I)/2 to layer {float(measured['rollout_layer'].mean()):.1f} on average"
+    note = f"Region flow, {how}, mean over steps and samples; flow to bos may lie beyond the scale."
     norm = PowerNorm(0.5, 0.0, 100 * largest_of_interest(data))
-    with style.sheet():
-        width = max(3.4, min(style.WIDTH, 1.6 + 1.8 * len(positions)))
-        side_length = (width - 1.6) / len(positions)
-        figure = style.new_figure(0.5 + (side_length + 0.85) * len(models), width=width)
-        grid = figure.subplots(len(models), len(positions), squeeze=False)
-        for row, model in enumerate(models):
-            regions = ordered(list(dict.fromkeys(data.loc[data["model"] == model, "region_to"])))
-            mesh = None
-            for column, position in enumerate(positions):
-                axes = grid[row, column]
-                part = data[(data["model"] == model) & (data["gold_position"] == position)]
-                if part.empty:
-                    axes.set_axis_off()
-                    continue
-                values = part.pivot(index="region", columns="region_to", values="flow").reindex(
-                    index=regions, columns=regions
-                )
-                mesh = draw.attention_map(axes, 100 * values.to_numpy(), norm=norm)
-                indices = np.arange(len(regions))
-                axes.set_xticks(indices, labels=regions, rotation=90)
-                axes.set_yticks(indices, labels=regions if column == 0 else [])
-                axes.tick_params(
-                    labelsize=min(7, 72 * 0.85 * side_length / len(regions))
-                )  # a cell is as wide as a line
-                axes.set_aspect("equal")
-                if position > 0:
-                    gold = regions.index(f"doc{position}")
-                    axes.axvspan(gold - 0.5, gold + 0.5, fill=False, ec=GOLD, lw=1.2, zorder=3)
-                    axes.set_xticks(indices, labels=[*regions[:gold], f"doc{position} (gold)", *regions[gold + 1 :]])
-                    axes.get_xticklabels()[gold].set(color=GOLD, weight="bold")
-                if row == 0:
-                    axes.set_title(
-                        f"gold at {position}" if position > 0 else "no gold document", color=GOLD, weight="bold"
-                    )
-            grid[row, 0].set_ylabel(f"{style.short(model, 22)}\nfrom")
-            if mesh is not None:  # a model may have no sample at the positions that are shown
-                bar = figure.colorbar(mesh, ax=list(grid[row]), pad=0.01, aspect=16, extend="max")
-                bar.set_label("flow (% of the row)")
-        for axes in grid[-1]:
-            axes.set_xlabel("to")
-        how = "rollout without residual"
-        if measured.attrs["residual"]:
-            how = f"rollout with residual (A + I)/2 to layer {float(measured['rollout_layer'].mean()):.1f} on average"
-        text = "mean over steps and samples; the gold document's column is framed"
-        style.caption(figure, f"Region flow, {how}, {text}; flow to bos may lie beyond the scale.{left_out}")
+    shown = pd.concat(parts)
+    figure = draw.maps(shown, "region", "region_to", value="flow", label="flow (% of the row)", note=note, norm=norm)
+    for axes in figure.axes:
+        for column, label in enumerate(axes.get_xticklabels()):
+            if label.get_text().endswith("(gold)"):
+                axes.axvspan(column - 0.5, column + 0.5, fill=False, ec=GOLD, lw=1.2, zorder=3)
+                label.set(color=GOLD, weight="bold")
     return figure
+
+
+def _spaced(values: list[int], count: int) -> list[int]:
+    """At most `count` of the values, evenly spaced, with the first and the last."""
+    count = min(count, len(values))
+    return [values[round(n * (len(values) - 1) / max(count - 1, 1))] for n in range(count)]
 
 
 def largest_of_interest(data: pd.DataFrame) -> float:

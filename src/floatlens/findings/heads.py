@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
-from floatlens.findings import definitions, draw, published, style
+from floatlens.findings import definitions, draw, published
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.samples import Array, depths, mean_over, models_of, parts_of
-from floatlens.findings.spelling import count, number
+from floatlens.findings.samples import Array, depths, mean_over, parts_of
+from floatlens.findings.spelling import count
 from floatlens.stats import NAN
 from floatlens.trace.summarise import prompt_share
 from floatlens.trace.trace import Trace
@@ -88,16 +86,26 @@ class Heads(Finding):
         return measured.assign_attrs(used=f"{used} of {measured.sizes['sample']}", left_out=json.dumps(dict(reasons)))
 
     def draw_map(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw scores, layer × head, one column per model; `paper` adds the published maps of LLaDA and Dream."""
-        data = _cells(measured)
+        """Draw scores, layer × head, one map per score and model; `paper` adds the published maps of LLaDA and Dream."""
+        data = draw.table_of(measured, SCORES, "layer", "head")
         if paper:
             data = pd.concat([data, published.head_rows()], ignore_index=True)
-        return data if backend == "none" else _draw_map(measured, data)
+        if backend == "none":
+            return data
+        shown = draw.with_panels(data, SCORES)
+        return draw.maps(shown, "layer", "head", label="score", note=f"Mean over samples. {_note(measured)}")
 
     def draw_depth(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
         """Draw the number of retrieval heads by layer."""
         data = table(measured)
-        return data if backend == "none" else _draw_depth(measured, data)
+        if backend == "none":
+            return data
+        names = {f"above_{level}": f"heads with a score above {level}" for level in (RETRIEVES, STRONG)}
+        counts = data.melt(["model", "layer"], list(names), "number", "mean")
+        note = f"Copy score at the commit step, mean over samples. {_note(measured)}"
+        return draw.curves(
+            counts.assign(low=counts["mean"], high=counts["mean"]), "layer", "number", names, xlabel="layer", note=note
+        )
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
         hit_LH = mean_over(part["hit"].values, 0)
@@ -108,18 +116,6 @@ class Heads(Finding):
             "score-weighted depth": definitions.retrieval_depth(hit_LH, mean_over(part["depth"].values, 0)),
             "samples used": int((part["reason"].values == "").sum()),
         }
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        hit_LH = mean_over(part["hit"].values, 0)
-        if not np.isfinite(hit_LH).any():
-            return f"No sample of {model} can be used: no committed token is in its gold document."
-        layer, head = np.unravel_index(np.nanargmax(hit_LH), hit_LH.shape)
-        strong = int((hit_LH > RETRIEVES).sum())
-        return (
-            f"{model} has {count(strong, 'head')} of {int(np.isfinite(hit_LH).sum())} that attend most to the token being "
-            f"copied in more than one of ten commits; the best is head {head} of layer {part['layer'].values[layer]} with a "
-            f"score of {number(float(hit_LH[layer, head]), 2)}."
-        )
 
     def notes(self, measured: xr.Dataset) -> list[str]:
         left = json.loads(str(measured.attrs.get("left_out", "{}")))
@@ -173,84 +169,10 @@ def step_mean(values_SLH: Array, count_S: Array) -> Array:
     return np.where(weight > 0, values_SLH * weight, 0.0).sum(axis=0) / max(float(count_S.sum()), 1.0)
 
 
-# Figures
-
-
-def _cells(measured: xr.Dataset) -> pd.DataFrame:
-    layers, heads = measured["layer"].values, measured["head"].values
-    parts = []
-    for model in models_of(measured):
-        rows = measured["model"].values == model
-        for name in SCORES:
-            mean_LH = mean_over(measured[name].values[rows], 0)
-            columns = {
-                "model": model,
-                "score": name,
-                "layer": np.repeat(layers, len(heads)),
-                "head": np.tile(heads, len(layers)),
-                "value": mean_LH.ravel(),
-                "n": np.isfinite(measured[name].values[rows]).sum(axis=0).ravel(),
-            }
-            parts.append(pd.DataFrame(columns).dropna(subset="value"))
-    return pd.concat(parts, ignore_index=True)
-
-
 def _note(measured: xr.Dataset) -> str:
     left_out = json.loads(measured.attrs["left_out"])
     why = "; ".join(f"{n} left out: {reason}" for reason, n in left_out.items())
     return f"{measured.attrs['used']} samples used{'; ' + why if why else ''}."
-
-
-def _draw_map(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models, left_out = style.shown(list(dict.fromkeys([*models_of(measured), *data["model"]])))
-    rows = [s for s in SCORES if (data["score"] == s).any()] or ["hit"]
-    rows = rows[: max(1, style.PANELS // len(models))]
-    with style.sheet():
-        figure = style.new_figure(0.7 + 2.2 * len(rows), width=max(3.4, min(style.WIDTH, 2.5 * len(models))))
-        grid = figure.subplots(len(rows), len(models), squeeze=False)
-        for row, name in enumerate(rows):
-            for column, model in enumerate(models):
-                axes = grid[row, column]
-                part = data[(data["model"] == model) & (data["score"] == name)]
-                if part.empty:
-                    if model not in models_of(measured):  # the paper has only the copy score
-                        axes.set_axis_off()
-                        continue
-                    axes.text(0.5, 0.5, "nothing recorded", ha="center", transform=axes.transAxes)
-                    axes.set_axis_off()
-                else:
-                    values = part.pivot(index="layer", columns="head", values="value")
-                    mesh = draw.attention_map(
-                        axes, values.to_numpy(), norm=Normalize(0, 1) if name == "hit" else PowerNorm(0.5, 0, 1)
-                    )
-                    axes.set_xlabel("head")
-                    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8 if len(models) < 4 else 4))
-                    draw.name_rows(axes, values.index.tolist())
-                    figure.colorbar(mesh, ax=axes, pad=0.02, aspect=18)
-                if row == 0:
-                    axes.set_title(style.short(model))
-            next((axes for axes in grid[row] if axes.axison), grid[row, 0]).set_ylabel(f"{SCORES[name]}\nlayer")
-        style.caption(figure, f"Mean over samples. {_note(measured)}{left_out}")
-    return figure
-
-
-def _draw_depth(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
-    models, left_out = style.shown(models_of(measured))
-    with style.sheet():
-        figure = style.new_figure(2.5, width=max(3.4, min(style.WIDTH, 2.4 * len(models))))
-        grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
-        for axes, model in zip(grid, models, strict=True):
-            part = data[data["model"] == model]
-            axes.bar(part["layer"], part["above_0.1"], color=style.COLOURS[5], label="score above 0.1")
-            axes.bar(part["layer"], part["above_0.5"], color=style.COLOURS[0], label="above 0.5")
-            axes.set(title=style.short(model), xlabel="layer")
-            for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        most = int(data["heads"].max())
-        grid[0].set_ylabel(f"retrieval heads (of {most} per layer)")
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
-        style.caption(figure, f"Copy score at the commit step, mean over samples. {_note(measured)}{left_out}")
-    return figure
 
 
 heads = register_finding(Heads())

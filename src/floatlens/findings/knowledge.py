@@ -21,14 +21,15 @@ from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.sources import CLOSED, OPEN
-from floatlens.findings import published, style
+from floatlens.findings import draw, published
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.samples import parts_of, per_question
-from floatlens.findings.spelling import listed, number, percent, points
+from floatlens.findings.spelling import listed, percent, points
 from floatlens.findings.style import short
 from floatlens.findings.verdict import Outcome, contrast
 
 CONDITIONS = (CLOSED, OPEN)
+LABELS = {CLOSED: "without passages", OPEN: "with passages"}
 LEAST = 20  # percent correct below which a model has too little to gain or lose
 
 
@@ -62,64 +63,38 @@ class Knowledge(Finding):
         return set(CONDITIONS) <= set(answers["condition"])
 
     def draw_gain(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw the score without (hollow) and with passages (filled) of each model, one panel per data set.
-
-        `paper` adds a panel with the averages of Table 1.
-        """
+        """Draw the score of each model without and with passages, one panel per data set; `paper` adds Table 1."""
         numbers = table(measured)
         if paper:
             numbers = pd.concat([numbers, published.knowledge_rows(measured.attrs["score"])], ignore_index=True)
         if backend == "none":
             return numbers
-        looks, every = style.looks_of(list(dict.fromkeys(numbers["model"]))), list(dict.fromkeys(numbers["data"]))
-        sets = every if len(every) <= style.PANELS else [*every[: style.PANELS - 1], every[-1]]
-        columns = 3 if len(sets) == 3 else min(2, len(sets))
-        rows = -(-len(sets) // columns)
-        with style.sheet():
-            drawn = style.new_figure(0.9 + (0.5 + 0.28 * len(looks)) * rows)
-            grid = style.panels(drawn, len(sets), columns, sharex=True)
-            for axes, data in zip(grid.flat, sets, strict=False):
-                here = [model for model in looks if ((numbers["data"] == data) & (numbers["model"] == model)).any()]
-                for y, model in enumerate(here):
-                    part = numbers[(numbers["data"] == data) & (numbers["model"] == model)].set_index("condition")
-                    _arrow(axes, y, part, {name: looks[model][name] for name in ("color", "marker")})
-                axes.set_title(str(data))
-                axes.set_yticks(range(len(here)), here)
-                axes.set_ylim(len(here) - 0.5, -0.5)
-                axes.set_xlim(-2, 102)
-            for column in range(columns):
-                lowest = grid[(len(sets) - 1 - column) // columns, column]
-                lowest.set_xlabel(f"{numbers['score'].iloc[0]} (%)")
-                lowest.tick_params(labelbottom=True)
-            about = (
-                "Hollow: without passages; filled: with; lines: 95 % intervals over questions; right: gain in points."
-            )
-            style.caption(drawn, about + style.shown(every)[1])
-        return drawn
+        shown = numbers.assign(condition=numbers["condition"].map(LABELS))
+        shown[["mean", "low", "high"]] *= 100
+        note = "Lines: 95 % intervals over questions."
+        return draw.points(shown, "condition", "data", xlabel=f"{numbers['score'].iloc[0]} (%)", note=note)
 
     def tables(self, measured: xr.Dataset) -> list[ReportTable]:
-        names = ("without passages", "with passages", "gain", "data sets")
-        means = [{"model": short(model), **dict(zip(names, found, strict=True))} for model, *found in _means(measured)]
-        return [as_table(f"{measured.attrs['score']}, mean over data sets", means), _table1(measured)]
+        means = _means(measured)
+        title = f"{measured.attrs['score']}, mean over data sets"
+        return [as_table(title, means.assign(model=means["model"].map(short))), _table1(measured)]
 
     def sentences(self, measured: xr.Dataset) -> list[str]:
-        score = str(measured.attrs["score"])
-        found = []
+        found, means = [], _means(measured)
         frame = table(measured).drop_duplicates(["model", "data"])
-        for model, without, with_, gain, _ in _means(measured):
+        for model, without, with_, gain, _ in means.itertuples(index=False):
             gains = frame[frame["model"] == model].set_index("data")["gain"].dropna()
             text = (
                 f"{short(model)} answers {percent(without)} correctly without passages and {percent(with_)} with them "
-                f"({score}, mean over data sets): {points(gain)} points"
+                f"({measured.attrs['score']}, mean over data sets): {points(gain)} points"
             )
             if len(gains) > 1:
-                indices = (int(gains.argmax()), int(gains.argmin()))
-                most, least = (f"{gains.index[at]} ({points(gains.iloc[at])})" for at in indices)
+                most, least = (f"{name} ({points(gains[name])})" for name in (gains.idxmax(), gains.idxmin()))
                 text += f", most on {most} and least on {least}"
             found.append(f"{text}.")
-        ranked = sorted(_means(measured), key=lambda each: -each[3])
-        if len(ranked) > 1:
-            found.append(f"Ordered by gain from passages: {listed([short(m[0]) for m in ranked])}.")
+        if len(means) > 1:
+            ranked = means.sort_values("gain", ascending=False, kind="stable")["model"]
+            found.append(f"Ordered by gain from passages: {listed(list(map(short, ranked)))}.")
         return found
 
 
@@ -139,52 +114,27 @@ def table(answers: Any, **options: Any) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _means(measured: xr.Dataset) -> pd.DataFrame:
+    """Return one row per model: scores without and with passages, gain, mean over data sets, and their number."""
+    frame = table(measured)
+    scores = frame.groupby(["model", "condition"])["mean"].mean().unstack()[list(CONDITIONS)].rename(columns=LABELS)
+    gain = frame.drop_duplicates(["model", "data"]).groupby("model")["gain"]
+    found = scores.assign(gain=gain.mean(), **{"data sets": gain.size()})
+    return found.loc[list(dict.fromkeys(frame["model"]))].reset_index()
+
+
 def _table1(measured: xr.Dataset) -> ReportTable:
-    """The scores of Table 1, one row per data set and model, so that it can be read on a phone; best in bold."""
-    data, models = measured["data"].values, measured["model"].values
-    rows, best, strong = [], dict[tuple[str, int], float](), set[tuple[int, int]]()
-    scores = []
+    """The scores of Table 1, one row per data set and model, so that it can be read on a phone."""
+    data, models, rows = measured["data"].values, measured["model"].values, []
     for model, label in sorted(dict.fromkeys(zip(models, data, strict=True)), key=lambda pair: str(pair[1])):
         part = measured.isel(sample=(models == model) & (data == label))
-        found = [100 * float(part[name].sel(condition=how).mean()) for how in CONDITIONS for name in ("accuracy", "f1")]
-        for column, value in enumerate(found):
-            best[str(label), column] = max(value, best.get((str(label), column), value))
-        scores.append((str(label), found))
-        rows.append([str(label), short(str(model)), *(number(value) for value in found)])
-    for row, (label, found) in enumerate(scores):
-        strong |= {(row, column + 2) for column, value in enumerate(found) if value == best[label, column]}
-    heads = [f"{name} {how}" for how in ("without", "with passages") for name in ("accuracy", "F1")]
-    return ReportTable("The paper's Table 1 on these models, scores in %", ["data", "model", *heads], rows, strong)
-
-
-def _means(measured: xr.Dataset) -> list[tuple[str, float, float, float, int]]:
-    found = []
-    frame = table(measured)
-    for model in dict.fromkeys(frame["model"]):
-        of = frame[frame["model"] == model]
-        without, with_ = (float(of.loc[of["condition"] == c, "mean"].mean()) for c in CONDITIONS)
-        gain = float(of.drop_duplicates("data")["gain"].mean())
-        found.append((str(model), without, with_, gain, of["data"].nunique()))
-    return found
-
-
-def _arrow(axes: Any, y: int, part: pd.DataFrame, look: dict[str, Any]) -> None:
-    for condition, fill in ((CLOSED, "white"), (OPEN, look["color"])):
-        here = 100 * part.loc[part.index == condition, ["mean", "low", "high"]].to_numpy(float)
-        if len(here) and np.isfinite(here).all():
-            mean, low, high = here[0]
-            axes.plot([low, high], [y, y], color=look["color"], lw=0.8, alpha=0.6)
-            axes.plot([mean], [y], ls="none", mfc=fill, mec=look["color"], ms=5, **look)
-    if set(CONDITIONS) <= set(part.index) and np.isfinite(part["gain"].iloc[0]):
-        axes.text(
-            1.02,
-            y,
-            points(part["gain"].iloc[0]),
-            transform=axes.get_yaxis_transform(),
-            va="center",
-            fontsize=6,
-            color=look["color"],
-        )
+        scores = {
+            f"{text} {how}": 100 * float(part[name].sel(condition=condition).mean())
+            for how, condition in (("without", CLOSED), ("with passages", OPEN))
+            for text, name in (("accuracy", "accuracy"), ("F1", "f1"))
+        }
+        rows.append({"data": str(label), "model": short(str(model)), **scores})
+    return as_table("The paper's Table 1 on these models, scores in %", rows)
 
 
 def _contrast(measured: xr.Dataset, weights: tuple[float, ...], mdm: str | None, arm: str | None) -> Outcome:
@@ -217,12 +167,11 @@ def gains_twice(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None
     found = _contrast(measured, (-1.0, 1.0, 2.0, -2.0), mdm, arm)
     if not found.n:
         return found
-    gain, scores = ({kind: found.details[f"{of}{kind}, {unit}"] for kind in ("MDM", "ARM")}
-                    for of, unit in (("gain of the ", "points"), ("with passages, ", "%")))  # fmt: skip
-    room = 100 - (scores["MDM"] - gain["MDM"])
-    blocked = floor(scores)
-    if 2 * gain["ARM"] > room:
-        blocked = f"no room: twice the ARM's gain is {2 * gain['ARM']:.0f} points, the MDM could gain {room:.0f}"
+    of = found.details
+    room, twice = 100 - (of["with passages, MDM, %"] - of["gain of the MDM, points"]), 2 * of["gain of the ARM, points"]
+    blocked = floor({kind: of[f"with passages, {kind}, %"] for kind in ("MDM", "ARM")})
+    if twice > room:
+        blocked = f"no room: twice the ARM's gain is {twice:.0f} points, the MDM could gain {room:.0f}"
     return replace(found, blocked=blocked)
 
 

@@ -21,7 +21,6 @@ from floatlens.findings import definitions, knowledge, stress, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, mean, mean_over, question_of
-from floatlens.findings.spelling import number
 from floatlens.findings.verdict import Outcome, absent, missing, names, no_sink, rows_of
 from floatlens.stats import NAN, NO_INTERVAL, Interval, bonett_wright, spearman
 from floatlens.trace.trace import Trace
@@ -83,11 +82,6 @@ class Links(Finding):
             "sink and loss in the middle": spearman(part["sink"].values, part["middle"].values),
             "questions": int(np.isfinite(part["gain"].values).sum()),
         }
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        value = spearman(part["floating"].values, part["gain"].values)
-        text = f"In {model} the rank correlation of a question's floating with its gain from passages is"
-        return f"{text} {number(value, 2)}." if np.isfinite(value) else ""
 
 
 def _gain(answers: pd.DataFrame) -> dict[tuple[str, str], float]:

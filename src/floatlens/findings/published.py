@@ -32,9 +32,9 @@ def head_rows() -> pd.DataFrame:
     """The published retrieval scores, one row per model, layer and head."""
     parts = []
     for model in figures.RETRIEVAL_MODELS:
-        frame = paper.retrieval_heads(model)["score"].to_dataframe().reset_index().rename(columns={"score": "value"})
-        parts.append(frame.assign(model=NAMES[model], score="hit", n=0))
-    return pd.concat(parts, ignore_index=True)[["model", "score", "layer", "head", "value", "n"]]
+        frame = paper.retrieval_heads(model)["score"].to_dataframe("mean").reset_index()
+        parts.append(frame.assign(model=NAMES[model], number="hit", std=0.0, n=0))
+    return pd.concat(parts, ignore_index=True)[["model", "number", "layer", "head", "mean", "std", "n"]]
 
 
 def flow_rows() -> pd.DataFrame:

@@ -49,10 +49,18 @@ def choose_layers(trace: Trace, layer: Layers) -> list[int]:
         raise FloatLensError(f"layer {layer!r} is not a layer; use numbers, or 'average'")
     asked = [int(layer)] if isinstance(layer, int | np.integer) else [int(n) for n in layer]
     asked = [n + there[-1] + 1 if n < 0 else n for n in asked]
-    missing = [n for n in asked if n not in there]
-    if missing:
-        raise FloatLensError(f"layer {missing[0]} was not recorded for {trace.model}; recorded: {spell(there)}")
+    for n in asked:
+        index_of(trace, "layer", n)
     return asked
+
+
+def index_of(trace: Trace, dim: str, label: int, of: str = "") -> int:
+    """The index of a layer, head or step among those that were recorded; an error names them."""
+    there = trace.data[dim].values.astype(int).tolist()
+    if label not in there:
+        what = f"{of or dim} {label}"
+        raise FloatLensError(f"{what} was not recorded for {trace.model}; recorded: {spell(there)}")
+    return int(there.index(label))
 
 
 def few_layers(trace: Trace) -> list[int]:

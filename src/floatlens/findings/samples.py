@@ -45,7 +45,7 @@ def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset]) -> xr
         if "layer" in row.dims:
             row = row.assign(depth=("layer", depths(trace, row["layer"].values)))
         rows.append(row)
-        about.append((str(trace.data.attrs.get("sample_id", "")), trace.model, trace.kind, setting_of(trace)))
+        about.append((sample_name(trace), trace.model, trace.kind, setting_of(trace)))
     stacked = (
         rows[0].expand_dims("sample") if len(rows) == 1 else xr.concat(rows, "sample", join="outer", data_vars="all")
     )
@@ -57,6 +57,11 @@ def per_sample(traces: Traces, measure_one: Callable[[Trace], xr.Dataset]) -> xr
         model_kind=("sample", np.array(kinds, dtype=str)),
         setting=("sample", np.array(settings, dtype=object)),
     )
+
+
+def sample_name(trace: Trace) -> str:
+    """The id of the traced sample; empty if it has none."""
+    return str(trace.data.attrs.get("sample_id", ""))
 
 
 def setting_of(trace: Trace) -> str:
@@ -104,7 +109,7 @@ def require(trace: Trace, *names: str, means: Sequence[str] = (), finding: str) 
     missing = [name for name in names if name not in trace.data]
     missing += [name for name in means if not trace.has_head_mean(name)]
     if missing:
-        listed, sample = ", ".join(missing), trace.data.attrs.get("sample_id") or trace.model or "this trace"
+        listed, sample = ", ".join(missing), sample_name(trace) or trace.model or "this trace"
         if trace.is_summary and all(trace.has_head_mean(name) for name in missing):
             raise FloatLensError(
                 f"{finding} needs {listed} of single heads, and the trace of {sample!r} is a summary, which keeps means "
@@ -127,7 +132,7 @@ def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
     chosen: dict[str, Trace] = {}
     for trace in as_traces(traces):
         before = seen.setdefault(trace.model, [])
-        name = str(trace.data.attrs.get("sample_id", ""))
+        name = sample_name(trace)
         wanted = (
             not before if sample is None else (len(before) == sample if isinstance(sample, int) else name == sample)
         )

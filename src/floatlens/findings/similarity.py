@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import xarray as xr
-from matplotlib.figure import Figure
 
-from floatlens.findings.draw import maps
 from floatlens.findings.finding import Finding, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, mean, mean_over, require
@@ -57,11 +54,6 @@ class Similarity(Finding):
             },
             coords={"layer": trace.data["layer"], "head": trace.data["head"]},
         )
-
-    def draw_heads(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        names = {"overlap_by_head": "step to step", "lasting_by_head": "first to last quarter"}
-        note = "Mean over samples and steps"
-        return maps(measured, names, "head", "attention that stays", note=note, backend=backend)
 
 
 def blocks_of(trace: Trace) -> list[tuple[Array, Array]]:

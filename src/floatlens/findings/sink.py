@@ -23,7 +23,7 @@ from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import CLAIMS, Finding, register_claim, register_finding
 from floatlens.findings.samples import Array, mean, parts_of, per_question
-from floatlens.findings.spelling import number, percent
+from floatlens.findings.spelling import percent
 from floatlens.findings.verdict import Outcome, mean_of
 from floatlens.findings.window import LENGTH, PROMPT, read_text
 from floatlens.store.runs import TEXTS
@@ -163,57 +163,31 @@ class Sink(Finding):
         candidates = {model: _candidate(part) for model, part in table.groupby("model", sort=False)}
         of_row = [candidates.get(model, ("", 0.0)) for model in coords["model"][1]]
         pairs = zip(column(OUT, "nats"), column(BACK, "nats"), column(BACK, "inserted"), strict=True)
-        helps = np.array([_nats_saved(*pair) for pair in pairs])
         layers = max(len(each) for each in tested["share_by_layer"])
-        numbers: dict[str, Any] = {
-            "share": _by_layer(column(AS_IS, "share_by_layer"), layers),
-            "first": _by_layer(column(AS_IS, "first_by_layer"), layers),
-            "floating": _by_layer(column(AS_IS, "floating_by_layer"), layers),
-            "floating_out": _by_layer(column(OUT, "floating_by_layer"), layers),
-            "floating_back": _by_layer(column(BACK, "floating_by_layer"), layers),
+        by_layer = {"share": "share_by_layer", "first": "first_by_layer", "floating": "floating_by_layer"}
+        depths = [_depth(each) for each in column(AS_IS, "share_by_layer")]
+        numbers = {
+            **{name: column(AS_IS, name) for name in ("sink_share", "first_share", "moved", "sink")},
+            "deep_floating": column(AS_IS, "floating"),
+            "deep_floating_out": column(OUT, "floating"),
+            "deep_floating_back": column(BACK, "floating"),
+            "follows": follows("back at "),
+            "follows_other": follows("other "),
+            "nats_saved": [_nats_saved(*pair) for pair in pairs],
+            "candidate_share": [share for _, share in of_row],
         }
-        deep = {"sink_share": AS_IS, "first_share": AS_IS, "moved": AS_IS}
         return xr.Dataset(
             {
-                **{name: (("sample", "layer"), values) for name, values in numbers.items()},
-                **{name: ("sample", column(where, name).astype(float)) for name, where in deep.items()},
-                **{
-                    f"deep_{name}": ("sample", column(where, "floating").astype(float))
-                    for name, where in (("floating", AS_IS), ("floating_out", OUT), ("floating_back", BACK))
-                },
-                "sink": ("sample", column(AS_IS, "sink").astype(float)),
-                "sink_token": ("sample", column(AS_IS, "sink_token").astype(object)),
-                "follows": ("sample", follows("back at ")),
-                "follows_other": ("sample", follows("other ")),
-                "nats_saved": ("sample", helps),
+                **{name: (("sample", "layer"), _by_layer(column(AS_IS, of), layers)) for name, of in by_layer.items()},
+                **{name: ("sample", np.asarray(values, float)) for name, values in numbers.items()},
                 "candidate": ("sample", np.array([token for token, _ in of_row], object)),
-                "candidate_share": ("sample", np.array([share for _, share in of_row], float)),
+                "depth": (("sample", "layer"), _by_layer(depths, layers)),
             },
             coords={**coords, "layer": np.arange(layers)},
-        ).assign(
-            depth=(("sample", "layer"), _by_layer([_depth(each) for each in column(AS_IS, "share_by_layer")], layers))
         )
 
     def row(self, part: xr.Dataset) -> dict[str, Any]:
-        return {
-            "sink": _describe(part),
-            "its share": mean(part["sink_share"].values),
-            "first token, beyond even": mean(part["first_share"].values),
-            "follows": mean(part["follows"].values),
-            "controls follow": mean(part["follows_other"].values),
-            "floating": mean(part["deep_floating"].values),
-            "without it": mean(part["deep_floating_out"].values),
-            "put back": mean(part["deep_floating_back"].values),
-            "nats saved by it": mean(part["nats_saved"].values),
-        }
-
-    def sentence(self, model: str, part: xr.Dataset) -> str:
-        return (
-            f"In {model} the sink of the deep layers is {_describe(part)}, with {percent(mean(part['sink_share'].values))} "
-            f"of their attention. Floating (window) is {number(mean(part['deep_floating'].values), 2)} in the texts as they "
-            f"are, {number(mean(part['deep_floating_out'].values), 2)} without the token {_candidate_of(part)!r}, and "
-            f"{number(mean(part['deep_floating_back'].values), 2)} with one put back."
-        )
+        return {"sink": _describe(part), **super().row(part)}
 
 
 def _candidate(part: pd.DataFrame) -> tuple[str, float]:

@@ -8,29 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation import curves
 from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.stress import STRESSES
-from floatlens.findings import style
+from floatlens.findings import draw
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.knowledge import floor
-from floatlens.findings.samples import Array, per_question
+from floatlens.findings.samples import Array, mean_over, per_question
 from floatlens.findings.spelling import listed, percent
 from floatlens.findings.style import short
 from floatlens.findings.verdict import Outcome, absent, change_under, contrast
 
 ROOM = 5  # points: the smallest effect of the claims that compare losses
-DASHES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (5, 1)))  # lines under interventions
 
 
 class Stress(Finding):
@@ -74,35 +71,20 @@ class Stress(Finding):
         numbers = curves.curves(long(measured), score)
         if backend == "none":
             return numbers
-        looks = style.looks_of(list(dict.fromkeys(numbers["model"])))
-        lines = list(dict.fromkeys(zip(numbers["model"], numbers["intervention"], strict=True)))
-        under = list(dict.fromkeys(numbers["intervention"]))
-        every = list(dict.fromkeys(zip(numbers["stress"], numbers["data"], strict=True)))
-        panels, left_out = style.shown(every)
-        with style.sheet():
-            drawn = style.new_figure(2.55)
-            grid = style.panels(drawn, len(panels), style.PANELS, sharey=True)
-            for axes, (stress, data) in zip(grid.flat, panels, strict=False):
-                part = numbers[(numbers["stress"] == stress) & (numbers["data"] == data)]
-                for index, (model, intervention) in enumerate(lines):
-                    look = looks[model]
-                    if intervention:
-                        dashes = DASHES[under.index(intervention) % len(DASHES)]
-                        look = {**look, "label": f"{look['label']}, {intervention}", "ls": dashes}
-                    drawn_here = part[(part["model"] == model) & (part["intervention"] == intervention)]
-                    _line(axes, drawn_here, look, aside=0.08 * (index - (len(lines) - 1) / 2))
-                axes.set_title(f"{stress}, {data}")
-                axes.set_xlabel(STRESSES[stress].axis if stress in STRESSES else str(stress))
-                axes.set_ylim(-2, 102)
-            for axes in grid[:, 0]:
-                axes.set_ylabel(f"{score} (%)")
-            style.legend(drawn, len(looks) if len(lines) == len(looks) else 1)
-            n = int(numbers["n"].max())
-            style.caption(
-                drawn,
-                f"Mean over up to {n} questions; bands and bars: 95 % bootstrap intervals.{left_out}",
-            )
-        return drawn
+        panel = numbers["stress"] + ", " + numbers["data"]
+        shown = numbers.assign(panel=panel, variant=numbers["intervention"])
+        shown[["mean", "low", "high"]] *= 100
+        names = dict(zip(panel, numbers["stress"], strict=True))
+        return draw.curves(
+            shown,
+            "x",
+            "panel",
+            {name: name for name in names},
+            xlabel={name: STRESSES[stress].axis if stress in STRESSES else stress for name, stress in names.items()},
+            ylabel=f"{score} (%)",
+            ylim=(-2, 102),
+            note=f"Mean over up to {numbers['n'].max()} questions; bands and bars: 95 % bootstrap intervals.",
+        )
 
     def tables(self, measured: xr.Dataset) -> list[ReportTable]:
         frame = curves.robustness(long(measured), str(measured.attrs["score"]))
@@ -146,27 +128,6 @@ def long(measured: xr.Dataset) -> pd.DataFrame:
     return table
 
 
-def _line(axes: Any, part: pd.DataFrame, look: dict[str, Any], aside: float) -> None:
-    """Draw levels on the axis as a line, and levels without a position (reversed, shuffled, before …) as points."""
-    placed = part[np.isfinite(part["x"])].sort_values("x")
-    if len(placed):
-        axes.plot(placed["x"], 100 * placed["mean"], **look)
-        if (placed["x"] % 1 == 0).all():
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        axes.fill_between(placed["x"], 100 * placed["low"], 100 * placed["high"], color=look["color"], alpha=0.16, lw=0)
-    other = part[~np.isfinite(part["x"])]
-    if not len(other):
-        return
-    step = (placed["x"].max() / 2.2 if len(placed) else 1.0) or 1.0
-    at = (placed["x"].max() + step if len(placed) else 0.0) + step * np.arange(len(other))
-    errors = 100 * np.array([other["mean"] - other["low"], other["high"] - other["mean"]])
-    shown = look if not len(placed) else {**look, "label": "_"}
-    axes.errorbar(at + aside * step, 100 * other["mean"], yerr=errors, lw=0.9, **{**shown, "ls": "none"})
-    ticks = [*(placed["x"] if len(placed) else []), *at]
-    labels = [*(f"{x:g}" for x in placed["x"]), *other["level"]]
-    axes.set_xticks(ticks, labels, fontsize=6 if len(placed) else 7)
-
-
 # Claims
 
 
@@ -176,40 +137,8 @@ def _answers_under(measured: xr.Dataset, stress: str) -> xr.Dataset:
     return measured.isel(sample=np.flatnonzero(wanted))
 
 
-def _compare(
-    measured: xr.Dataset,
-    stress: str,
-    weigh: Callable[[list[str], Array], Array | None],
-    mdm: str | None,
-    arm: str | None,
-) -> Outcome:
-    """A weighted sum of the scores over the levels of a stress, ARM minus MDM.
-
-    `weigh(levels, x)` gives the weight of each level that has answers, or None if the levels do not allow the
-    comparison.
-    """
-    part = _answers_under(measured, stress)
-    if not part.sizes["sample"]:
-        return absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
-    used = np.flatnonzero(np.isfinite(part["value"].values).any(axis=0))
-    levels = [str(level).partition("=")[2] for level in part["level"].values[used]]
-    x = np.array([np.nan if not np.isfinite(c).any() else np.nanmean(c) for c in part["x"].values[:, used].T])
-    weights = weigh(levels, x)
-    if weights is None:
-        return absent(f"the levels of {stress} ({', '.join(levels)}) are too few to compare")
-    both = np.concatenate([-weights, weights])
-    found = contrast(part, part["value"].values[:, used], both, mdm=mdm, arm=arm)
-    if not found.n:
-        return found
-    losses = {"MDM": -100 * found.details["MDM"], "ARM": -100 * found.details["ARM"]}
-    reason = f"{losses['MDM']:.0f} points in the MDM, {losses['ARM']:.0f} in the ARM"
-    easy = np.clip(weights, 0, None)
-    mild = contrast(part, part["value"].values[:, used], np.concatenate([easy, -easy]), mdm=mdm, arm=arm).details
-    blocked = floor({kind: 100 * mild[kind] for kind in losses})
-    if losses["ARM"] < ROOM:
-        blocked = blocked or f"no room: the ARM loses {losses['ARM']:.0f} points, so the MDM cannot lose {ROOM} less"
-    details = {f"{kind}, points": value for kind, value in losses.items()}
-    return replace(found, details=details, reason=reason, blocked=blocked)
+def _not_asked(stress: str) -> Outcome:
+    return absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
 
 
 def weigh_ends_of_axis(levels: list[str], x: Array) -> Array | None:
@@ -240,49 +169,61 @@ def weigh_together_against_others(levels: list[str], x: Array) -> Array | None:
     return np.array([1.0 if level == "together" else -1 / (len(levels) - 1) for level in levels])
 
 
-@register_claim("stress.noise")
-def noise_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return _compare(measured, "noise", weigh_ends_of_axis, mdm, arm)
+def _register_comparison(stress: str, weigh: Callable[[list[str], Array], Array | None]) -> None:
+    """Register the claim that the MDM loses less under a stress: a weighted sum of scores over levels, ARM minus MDM.
+
+    `weigh(levels, x)` gives the weight of each level that has answers, or None if the levels do not allow the comparison.
+    """
+
+    @register_claim(f"stress.{stress}")
+    def loses_less(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+        part = _answers_under(measured, stress)
+        if not part.sizes["sample"]:
+            return _not_asked(stress)
+        used = np.flatnonzero(np.isfinite(part["value"].values).any(axis=0))
+        levels = [str(level).partition("=")[2] for level in part["level"].values[used]]
+        weights = weigh(levels, mean_over(part["x"].values[:, used], 0))
+        if weights is None:
+            return absent(f"the levels of {stress} ({', '.join(levels)}) are too few to compare")
+        scores = part["value"].values[:, used]
+        found = contrast(part, scores, np.concatenate([-weights, weights]), mdm=mdm, arm=arm)
+        if not found.n:
+            return found
+        easy = np.clip(weights, 0, None)
+        mild = contrast(part, scores, np.concatenate([easy, -easy]), mdm=mdm, arm=arm).details
+        lost = {kind: -100 * found.details[kind] for kind in ("MDM", "ARM")}
+        blocked = floor({kind: 100 * mild[kind] for kind in lost})
+        if lost["ARM"] < ROOM:
+            blocked = blocked or f"no room: the ARM loses {lost['ARM']:.0f} points, so the MDM cannot lose {ROOM} less"
+        details = {f"{kind}, points": value for kind, value in lost.items()}
+        reason = f"{lost['MDM']:.0f} points in the MDM, {lost['ARM']:.0f} in the ARM"
+        return replace(found, details=details, reason=reason, blocked=blocked)
 
 
-@register_claim("stress.position")
-def position_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return _compare(measured, "position", weigh_ends_against_middle, mdm, arm)
-
-
-@register_claim("stress.layout")
-def layout_claim(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    return _compare(measured, "layout", weigh_together_against_others, mdm, arm)
+_register_comparison("noise", weigh_ends_of_axis)
+_register_comparison("position", weigh_ends_against_middle)
+_register_comparison("layout", weigh_together_against_others)
 
 
 @register_claim("stress.masks")
 def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     part = measured.isel(sample=np.flatnonzero(measured["stress"].values == "masks"))
     if not part.sizes["sample"]:
-        return absent("there are no answers under masks; create them with floatlens stress masks")
-    fewest, most = _ends(part["value"].values, part["x"].values)
-    found = change_under(part, fewest, most, kind="mdm", model=mdm)
+        return _not_asked("masks")
+    found = change_under(part, *_ends(part["value"].values, part["x"].values), kind="mdm", model=mdm)
     return replace(found, blocked=floor({"MDM": 100 * found.details["first"]})) if found.n else found
 
 
 @register_claim("stress.query")
 def query_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    changed: dict[str, dict[tuple[str, str], float]] = {}
-    for stress in ("query", "noise"):
-        part = _answers_under(measured, stress)
-        if not part.sizes["sample"]:
-            return absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
-        one, other = _ends(part["value"].values, part["x"].values)
-        if stress == "query":
-            levels = [str(level) for level in part["level"].values]
-            one, other = (part["value"].values[:, levels.index(f"query={side}")] for side in ("before", "after"))
-        keys = zip(part["model"].values, part["sample_id"].values, strict=True)
-        changed[stress] = dict(zip(keys, np.abs(one - other), strict=True))
-        if stress == "query":
-            asked, by_query = part, np.abs(one - other)
-    keys = zip(asked["model"].values, asked["sample_id"].values, strict=True)
-    by_noise = np.array([changed["noise"].get(key, np.nan) for key in keys])
-    outcome = change_under(asked, by_query, by_noise, kind="mdm", model=mdm)
+    asked, noisy = (_answers_under(measured, stress) for stress in ("query", "noise"))
+    if not asked.sizes["sample"] or not noisy.sizes["sample"]:
+        return _not_asked("query" if not asked.sizes["sample"] else "noise")
+    before, after = (asked["value"].sel(level=f"query={side}").values for side in ("before", "after"))
+    keys = [list(zip(part["model"].values, part["sample_id"].values, strict=True)) for part in (asked, noisy)]
+    change_of = dict(zip(keys[1], np.abs(noisy["loss"].values), strict=True))
+    by_noise = np.array([change_of.get(key, np.nan) for key in keys[0]])
+    outcome = change_under(asked, np.abs(before - after), by_noise, kind="mdm", model=mdm)
     if not outcome.n:
         return outcome
     query, noise = (100 * outcome.details[name] for name in ("first", "last"))

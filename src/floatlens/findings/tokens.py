@@ -22,7 +22,7 @@ from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import Layers, answer_positions, profile
-from floatlens.findings.samples import Array, depths, halves, mean, mean_over, models_of, parts_of
+from floatlens.findings.samples import Array, depths, halves, mean, models_of, parts_of
 from floatlens.findings.spelling import percent
 from floatlens.findings.verdict import Outcome, mean_of, rows_of
 from floatlens.trace.trace import Trace
@@ -97,30 +97,21 @@ class Tokens(Finding):
             grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
             for axes, model in zip(grid, models, strict=True):
                 part = data[data["model"] == model]
-                layers = part["layer"].unique()
-                aside = layers.max() + max(1.5, 0.12 * len(layers))
-                below, base_below = np.zeros(len(layers)), 0.0
+                height = 100 * part.pivot(index="layer", columns="kind", values="mass")[names].fillna(0)
+                aside = height.index.max() + max(1.5, 0.12 * len(height))  # the bar of all tokens
+                height.loc[aside] = 100 * part.drop_duplicates("kind").set_index("kind")["base"]
+                below = height.cumsum(axis=1) - height
                 for name in names:
-                    of_kind = part[part["kind"] == name]
-                    height = 100 * of_kind["mass"].fillna(0).to_numpy()
-                    axes.bar(
-                        layers, height, bottom=below, width=0.92, color=shades[name], label=name, ec="white", lw=0.3
-                    )
-                    base = 100 * float(of_kind["base"].iloc[0])
-                    wide = max(0.92, 0.05 * len(layers))
-                    axes.bar(aside, base, bottom=base_below, width=wide, color=shades[name], ec="white", lw=0.3)
-                    below, base_below = below + height, base_below + base
-                step = max(1, -(-len(layers) // max(3, 24 // len(models))))  # narrow axes have fewer ticks
-                ticks = [int(n) for n in layers[::step]]
+                    bar = {"width": 0.92, "color": shades[name], "label": name, "ec": "white", "lw": 0.3}
+                    axes.bar(height.index, height[name], bottom=below[name], **bar)
+                ticks = height.index[:-1].astype(int)[:: max(1, -(-len(height) * len(models) // 24))]
                 axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
                 axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
             grid[0].set_ylabel("anchor mass by kind (%)")
             handles, labels = grid[0].get_legend_handles_labels()
             figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
-            style.caption(
-                figure,
-                f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges.{left_out}",
-            )
+            what = f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges."
+            style.caption(figure, what + left_out)
         return figure
 
 
@@ -199,21 +190,12 @@ def table(traces: Any, **options: Any) -> pd.DataFrame:
     """Return one row per model, layer and kind: share of anchors and of their mass, mean over samples, and of all tokens."""
     parts = []
     for model, part in parts_of(tokens.measure(traces, **options)):
-        layers, kinds = part.sizes["layer"], part.sizes["kind"]
-        frame = pd.DataFrame(
-            {
-                "model": model,
-                "layer": np.repeat(part["layer"].values, kinds),
-                "kind": np.tile(part["kind"].values, layers),
-                "group": np.tile(part["group"].values, layers),
-                "share": mean_over(part["share"].values, 0).ravel(),
-                "mass": mean_over(part["mass"].values, 0).ravel(),
-                "base": np.tile(mean_over(part["base"].values, 0), layers),
-                "n": np.repeat(np.isfinite(part["share"].values[..., 0]).sum(axis=0), kinds),
-            }
-        )
-        parts.append(frame[np.repeat(np.isfinite(part["depth"].values).any(axis=0), kinds)])
-    return pd.concat(parts, ignore_index=True)
+        n_L = np.isfinite(part["share"].values[..., 0]).sum(axis=0)
+        there = np.isfinite(part["depth"].values).any(axis=0)
+        frame = part[["share", "mass", "base"]].mean("sample").assign(n=("layer", n_L)).isel(layer=there)
+        parts.append(frame.to_dataframe(["layer", "kind"]).reset_index().assign(model=model))
+    names = ["model", "layer", "kind", "group", "share", "mass", "base", "n"]
+    return pd.concat(parts, ignore_index=True)[names]
 
 
 def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Array, Array]:
