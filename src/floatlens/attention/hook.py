@@ -348,25 +348,16 @@ def _function_mode(active: Active) -> Iterator[None]:
             return base()
         return compute(now, inputs, base, part, finish)
 
-    now_in: list[str] = []
+    now_in: list[str] = []  # the parts that are running, the innermost last
     active.mode = FunctionMode(compute_now)
     with ExitStack() as stack, active.mode:
         for module in active.model.modules():
-            if id(module) in active.parts:
-                stack.enter_context(_names(module, active.parts[id(module)], now_in))
+            if part := active.parts.get(id(module)):
+                enter = module.register_forward_pre_hook(lambda *_, part=part: now_in.append(part))
+                leave = module.register_forward_hook(lambda *_: now_in.pop() and None, always_call=True)
+                stack.callback(enter.remove)
+                stack.callback(leave.remove)
         yield
-
-
-@contextmanager
-def _names(module: torch.nn.Module, part: str, now_in: list[str]) -> Iterator[None]:
-    """Keep the part name of the running module at the end of a list."""
-    enter = module.register_forward_pre_hook(lambda *_: now_in.append(part))
-    leave = module.register_forward_hook(lambda *_: now_in.pop() and None, always_call=True)
-    try:
-        yield
-    finally:
-        enter.remove()
-        leave.remove()
 
 
 def passes_interface(model: torch.nn.Module) -> bool:

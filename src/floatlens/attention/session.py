@@ -97,7 +97,7 @@ class Session:
     Parameters
     ----------
     layout
-        Metadata of the batch's positions: padding, regions, gold evidence. None: no padding and no regions.
+        Metadata of the batch's positions; None: no padding and no regions.
     layers, matrix_layers
         The layers to observe, and those whose full matrices are recorded; None for all.
     implementation
@@ -128,7 +128,7 @@ class Session:
         cross_attention: bool = False,
     ) -> None:
         self.statistics = {name: STATISTICS[name] for name in statistics}
-        self.hidden = [name for name, kind in self.statistics.items() if issubclass(kind, HiddenStatistic)]
+        self.hidden = {name: kind() for name, kind in self.statistics.items() if issubclass(kind, HiddenStatistic)}
         self.layout = layout
         self.layers, self.matrix_layers = layers, matrix_layers if matrix_layers is not None else layers
         self.implementation, self.tile, self.rows, self.room = implementation, tile, rows, room
@@ -138,7 +138,6 @@ class Session:
         self.open: dict[Hashable, Group] = {}  # the groups that layers of this pass may join, by what they must share
         self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
         self.forward: ForwardPass | None = None
-        self.passing: ForwardPass | None = None
         self.called: dict[int, weakref.ref[torch.Tensor]] = {}
         self.first_call: Callable[[Inputs], None] | None = None  # shown the first call of a pass before it is observed
         self.paused = False
@@ -176,9 +175,7 @@ class Session:
                 self._measure(plan.group)
         self.open.clear()
         for name, layers in self.states.items():
-            statistic = self.statistics[name]()
-            assert isinstance(statistic, HiddenStatistic)
-            self._results[name].update(zip(layers, statistic.of_layers(list(layers.values())), strict=True))
+            self._results[name].update(zip(layers, self.hidden[name].of_layers(list(layers.values())), strict=True))
         self.states.clear()
 
     def plan(self, layer: int, final: bool = False) -> Layer:
@@ -214,8 +211,7 @@ class Session:
         forward = None if self.cross_attention else current_pass()
         if forward is None:
             return False
-        if forward is not self.passing:
-            self.passing, self.called = forward, {}
+        self._enter(forward)
         before = self.called.get(layer)
         self.called[layer] = weakref.ref(query)
         if before is not None and before() is not query:
@@ -255,9 +251,7 @@ class Session:
         if end < inputs.T:  # a static cache: the rest is empty
             check_empty(layer, inputs.mask, end, inputs.T)
             inputs = inputs.first_keys(end)
-        if forward is not self.forward:  # a step may take several passes, for example if it also fills a cache
-            self._finish()
-            self.forward = forward
+        self._enter(forward)
         Q, T, mask = inputs.Q, inputs.T, inputs.mask
         mask = None if mask is None else mask[..., -T:]
         length = T if self.cross_attention else self._length(layer, Q, T)
@@ -298,15 +292,19 @@ class Session:
         layout = self.layout or PositionLayout.without_regions(B, first + Q, h_BQE.device)
         active = range(first, first + Q) if forward is None else forward.active
         hidden = Hidden(layer, h_BQE, layout, first, first + Q, active, self.memory, unembed)
-        for name in self.hidden:
-            statistic = self.statistics[name]()
-            assert isinstance(statistic, HiddenStatistic)
+        for name, statistic in self.hidden.items():
             if not len(active) and statistic.compares:
                 continue
             if statistic.together:
                 self.states.setdefault(name, {})[layer] = hidden.only_writing()
             else:
                 self._results[name][layer] = statistic.of(hidden)
+
+    def _enter(self, forward: ForwardPass | None) -> None:
+        """Finish the pass before, if there is one: a step may take several, for example if it also fills a cache."""
+        if forward is not self.forward:
+            self._finish()
+            self.forward, self.called = forward, {}
 
     def _length(self, layer: int, queries: int, keys: int) -> int:
         """Number of positions so far."""

@@ -129,37 +129,34 @@ class AblateHeads(Intervention):
         return list(range(shape["heads"] or 0))
 
     def check(self, shape: Shape, config: PreTrainedConfig) -> None:
-        if not self.drawn:
-            self._named(shape)
-        elif int(self.drawn["n"]) * (1 + ("apart" in self.drawn)) > (there := len(self._pool(shape))):
-            raise FloatLensError(f"{self.heads}: there are {there} heads to choose from")
+        choices = self._choices(shape)
+        if self.drawn and int(self.drawn["n"]) * (1 + ("apart" in self.drawn)) > len(choices):
+            raise FloatLensError(f"{self.heads}: there are {len(choices)} heads to choose from")
 
-    def _named(self, shape: Shape) -> list[Pair]:
-        """The heads that the text lists explicitly."""
+    def _choices(self, shape: Shape) -> list[Pair]:
+        """The heads that are listed, or those that top(...) and random(...) choose from."""
+        layers, heads = shape["layers"] or 0, shape["heads"] or 0
         if "." not in self.heads:
-            named = select_numbers(self.heads, shape["heads"] or 0, "head")
+            named = select_numbers(None if self.drawn else self.heads, heads, "head")
             return [(layer, head) for layer in super().layer_numbers(shape) for head in named]
         pairs = [(int(a), int(b)) for a, b in (part.split(".") for part in split_list(self.heads))]
         for layer, head in pairs:
-            select_numbers(str(layer), shape["layers"] or 0, "layer")
-            select_numbers(str(head), shape["heads"] or 0, "head")
+            select_numbers(str(layer), layers, "layer")
+            select_numbers(str(head), heads, "head")
         return pairs
-
-    def _pool(self, shape: Shape) -> list[Pair]:
-        """The heads that top(...) and random(...) choose from."""
-        return [(layer, head) for layer in super().layer_numbers(shape) for head in range(shape["heads"] or 0)]
 
     def pairs(self, lens: Lens, reference: Sequence[PromptLike] | None = None) -> list[Pair]:
         """The heads, as (layer, head); `top` runs the model on the reference prompts first."""
-        if not (drawn := self.drawn):
-            return self._named(lens.shape)
-        pool, best, count = self._pool(lens.shape), list[Pair](), int(drawn["n"])
+        choices, best, drawn = self._choices(lens.shape), list[Pair](), self.drawn
+        if not drawn:
+            return choices
+        count = int(drawn["n"])
         if by := drawn.get("by") or drawn.get("apart"):
             scores_LH = head_scores(lens, reference)[by]
-            best = sorted(pool, key=lambda pair: (-scores_LH[pair], pair))[:count]
+            best = sorted(choices, key=lambda pair: (-scores_LH[pair], pair))[:count]
         if "seed" not in drawn:
             return sorted(best)
-        rest = [pair for pair in pool if pair not in best]
+        rest = [pair for pair in choices if pair not in best]
         chosen = np.random.default_rng(int(drawn["seed"])).choice(len(rest), count, replace=False)
         return sorted(rest[i] for i in chosen)
 

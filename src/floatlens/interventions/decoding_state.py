@@ -110,72 +110,52 @@ class DecodingState:
         return moved_RT
 
     def columns(self, way: str, value: Any) -> Array:
-        """Columns (B, N; for a kind B, T so far) by positions, region or kind; computed once per run, or once per step."""
+        """Columns (B, N) chosen by positions, region or the kind of their tokens; found once per run, kinds once per step.
+
+        Each row must have each region; with the way "regions", at least one row must.
+        """
         key = ("columns", way, value, self.step if way == "kind" else None)
         if key not in self.notes:
-            find: Any = {"positions": self.positions_BN, "region": self.regions_BN, "kind": self.kinds_BT}[way]
-            self.notes[key] = find(value)
-        chosen: Array = self.notes[key]
-        return chosen
+            columns_BN = np.zeros((self.B, self.N), bool)
+            named = way in ("region", "regions")
+            for one in value if named else [value]:
+                positions = [self._positions(row, way, one) for row in range(self.B)]
+                missing = [row for row in range(self.B) if not positions[row]]
+                if named and missing and (way == "region" or len(missing) == self.B):
+                    there = [region.name for region in self.batch.regions(missing[0], self.new_tokens)]
+                    names = ", ".join([*there, *GROUPS])
+                    raise FloatLensError(f"region {one!r} is not in the prompt; its regions are {names}")
+                for row, pad in enumerate(self.pads):
+                    columns_BN[row, [pad + j for j in positions[row]]] = True
+            self.notes[key] = columns_BN
+        chosen_BN: Array = self.notes[key]
+        return chosen_BN
 
-    def positions_BN(self, choice: str) -> Array:
-        """Columns of chosen positions; raise an error if a row does not have one of them."""
-        columns = np.zeros((self.B, self.N), bool)
-        for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
-            positions = select_numbers(choice, len(prompt.ids) + self.new_tokens, "position")
-            columns[row, [pad + j for j in positions]] = True
-        return columns
-
-    def regions_BN(self, names: Sequence[str], everywhere: bool = True) -> Array:
-        """Columns of named regions. `everywhere`: each row must have each of them; otherwise at least one row."""
-        columns = np.zeros((self.B, self.N), bool)
-        for name in names:
-            missing: list[int] = []
-            for row, pad in enumerate(self.pads):
-                spans = self._spans(row, name)
-                for start, end in spans:
-                    columns[row, pad + start : pad + end] = True
-                if not spans:
-                    missing.append(row)
-            if missing and (everywhere or len(missing) == self.B):
-                there = [region.name for region in self.batch.regions(missing[0], self.new_tokens)]
-                raise FloatLensError(
-                    f"region {name!r} is not in the prompt; its regions are {', '.join([*there, *GROUPS])}"
-                )
-        return columns
-
-    def _spans(self, row: int, name: str) -> list[tuple[int, int]]:
-        regions = self.batch.regions(row, self.new_tokens)
-        if name == PROMPT:
-            return [(0, len(self.batch.prompts[row].ids))]
-        if name == TEMPLATE:
-            return [(j, j + 1) for j, inside in enumerate(self._template(row)) if inside]
-        if name == GOLD:
-            wanted = set(self.batch.gold(row))
-        elif name == DOCS:
-            wanted = {r.name for r in regions if r.name.startswith("doc") and r.name[3:].isdecimal()}
-        else:
-            wanted = {name}
-        return [(r.start, r.end) for r in regions if r.name in wanted and r.end > r.start]
-
-    def _template(self, row: int) -> list[bool]:
-        """Prompt positions that belong to no region; none if the prompt has no regions."""
-        prompt = self.batch.prompts[row]
-        outside = [bool(prompt.regions)] * len(prompt.ids)
+    def _positions(self, row: int, way: str, value: Any) -> list[int]:
+        """Positions of a row, from its first real token on: by numbers, by kinds of tokens, or by the name of a region."""
+        prompt, regions = self.batch.prompts[row], self.batch.regions(row, self.new_tokens)
+        if way == "positions":
+            return select_numbers(value, len(prompt.ids) + self.new_tokens, "position")
+        outside = {*range(len(prompt.ids))} if prompt.regions else set[int]()
         for region in prompt.regions:
-            outside[region.start : region.end] = [False] * (region.end - region.start)
-        return outside[: len(prompt.ids)]  # a given answer may have its own regions
-
-    def kinds_BT(self, kinds: Sequence[str]) -> Array:
-        """Columns whose current token is of one of these kinds, or of a group of kinds (structural, lexical)."""
-        columns = np.zeros((self.B, self.length), bool)
-        for row, (prompt, pad) in enumerate(zip(self.batch.prompts, self.pads, strict=True)):
+            outside.difference_update(range(region.start, region.end))
+        if way == "kind":
             if ("kinds", row) not in self.notes:  # the prompt's kinds never change
-                self.notes["kinds", row] = classify(self.strings(prompt.ids), self._template(row))
+                template = [j in outside for j in range(len(prompt.ids))]
+                self.notes["kinds", row] = classify(self.strings(prompt.ids), template)
             written = self.tokens_BT[row, self.P :].tolist()
-            now = [*self.notes["kinds", row], *(classify(self.strings(written)) if written else [])]
-            columns[row, pad:] = [kind in kinds or GROUP_OF.get(kind) in kinds for kind in now]
-        return columns
+            kinds = [*self.notes["kinds", row], *(classify(self.strings(written)) if written else [])]
+            return [j for j, kind in enumerate(kinds) if kind in value or GROUP_OF.get(kind) in value]
+        if value == PROMPT:
+            return list(range(len(prompt.ids)))
+        if value == TEMPLATE:
+            return sorted(outside)
+        wanted = {value}
+        if value == GOLD:
+            wanted = set(self.batch.gold(row))
+        elif value == DOCS:
+            wanted = {r.name for r in regions if r.name.startswith("doc") and r.name[3:].isdecimal()}
+        return [j for r in regions if r.name in wanted for j in range(r.start, r.end)]
 
 
 def match_moved(a_T: Array, logs_T: Array, order: Array) -> Array:

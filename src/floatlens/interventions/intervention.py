@@ -137,11 +137,9 @@ class Intervention:
 
     def begin(self, state: DecodingState) -> None:
         """Called before a batch is decoded; raise an error if the prompts lack something that it needs."""
-        if regions := getattr(self, "regions", None):
-            state.regions_BN(regions, everywhere=False)
-        for way in ("positions", "region"):
-            if way in self.place:
-                state.columns(way, self.place[way])
+        for way in ("positions", "region", "regions"):
+            if value := getattr(self, way, None):
+                state.columns(way, value)
         if "rule" in self.place:
             rule = parse_rule(self.place["rule"])
             wanted = max(rule.settings.get("n", 0.0), rule.minimum)
@@ -171,7 +169,7 @@ class Intervention:
         if "rule" in self.place:
             columns, _ = attention.anchors(self.place["rule"])
             if regions := getattr(self, "regions", None):
-                inside_BN = state.regions_BN(regions, everywhere=False)
+                inside_BN = state.columns("regions", regions)
                 columns &= np.tile(inside_BN[:, : columns.shape[1]], (len(columns) // state.B, 1))
         else:
             [(way, value)] = self.place.items()
