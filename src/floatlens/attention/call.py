@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Self
 
 import torch
@@ -288,8 +288,7 @@ class Call(Inputs):
 
     def without_vectors(self, rows: int) -> Call:
         """The same call for so many rows, without queries, keys and values: they become NaN, and take no memory."""
-        nan = torch.full((), torch.nan, device=self.device)
-        q, k, v = (nan.expand(rows, *x.shape[1:]) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
+        q, k, v = (nan(self.device).expand(rows, *x.shape[1:]) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
         return replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None)
 
     @cached_property
@@ -344,6 +343,12 @@ class Call(Inputs):
     def same_for_all_queries(self) -> bool:
         """True when every query may see the same keys: no mask, or one that is only padding."""
         return not self.causal and (self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0)
+
+
+@cache
+def nan(device: torch.device) -> torch.Tensor:
+    """NaN, made once per device."""
+    return torch.full((), torch.nan, device=device)
 
 
 def visible(mask: torch.Tensor) -> torch.Tensor:

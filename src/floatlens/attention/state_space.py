@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from floatlens.attention.call import Inputs
+from floatlens.attention.call import Inputs, PositionLayout
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
@@ -114,30 +114,6 @@ class Scan:
             parts.append(total / each)
         return torch.stack(parts, 1)
 
-    def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """C, B and x, the counterparts of queries, keys and values (B, H, T, ·)."""
-        c, b = (v_BTGN.transpose(1, 2).expand(-1, self.H, -1, -1) for v_BTGN in (self.c_BTGN, self.b_BTGN))
-        return c, b, self.x_BTHP.transpose(1, 2)
-
-
-def show_scans(session: Session, layer: int, scans: tuple[Scan, ...]) -> None:
-    """Show the scans of a layer to a session as attention: C is the query, B the key and the scan's input the value.
-
-    A layer has one scan, or one in each direction, whose heads come one after another.
-    """
-    q, k, v = (torch.cat(parts, 1) for parts in zip(*(scan.vectors() for scan in scans), strict=True))
-
-    def rows(start: int, end: int) -> Tensor:
-        return torch.cat([scan.weights(start, end) for scan in scans], 1)
-
-    real_BN = None if session.layout is None else session.layout.real_BN
-    mask = None if real_BN is None else real_BN[:, None, None, : q.shape[2]]
-    causal = not any(scan.reverse for scan in scans)
-    if not causal:
-        read_BHTT = torch.cat([~scan.unread(0, scan.T).expand(1, scan.H, -1, -1) for scan in scans], 1)
-        mask = read_BHTT if mask is None else read_BHTT & mask
-    session.see(layer, Inputs(q, k, v, 1.0, mask, causal, own_rows=rows))
-
 
 def is_mixer(module: torch.nn.Module) -> bool:
     """Whether a module is a mixer whose scan can be read."""
@@ -181,6 +157,26 @@ def scans_of(module: Any, u_BTD: Tensor, mask_BT: Tensor | None = None) -> tuple
     return scan_of(forward, u_BTD, mask_BT), scan_of(backward, u_BTD, mask_BT, reverse=True)
 
 
+def inputs_of(scans: tuple[Scan, ...], layout: PositionLayout | None) -> Inputs:
+    """The scans of a layer as attention: C is the query, B the key and the scan's input the value.
+
+    A layer has one scan, or one in each direction, whose heads come one after another.
+    """
+    q = torch.cat([scan.c_BTGN.transpose(1, 2).expand(-1, scan.H, -1, -1) for scan in scans], 1)
+    k = torch.cat([scan.b_BTGN.transpose(1, 2).expand(-1, scan.H, -1, -1) for scan in scans], 1)
+    v = torch.cat([scan.x_BTHP.transpose(1, 2) for scan in scans], 1)
+    mask = None if layout is None or layout.real_BN is None else layout.real_BN[:, None, None, : q.shape[2]]
+    causal = not any(scan.reverse for scan in scans)
+    if not causal:
+        read_BHTT = torch.cat([~scan.unread(0, scan.T).expand(1, scan.H, -1, -1) for scan in scans], 1)
+        mask = read_BHTT if mask is None else read_BHTT & mask
+
+    def rows(start: int, end: int) -> Tensor:
+        return torch.cat([scan.weights(start, end) for scan in scans], 1)
+
+    return Inputs(q, k, v, 1.0, mask, causal, own_rows=rows)
+
+
 def mixers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The mixers of a model; a pair that reads in both directions counts once, as the module that contains it."""
     modules = list(model.modules())
@@ -215,7 +211,8 @@ def mixers_observed(model: Any, session: Session) -> Iterator[None]:
         layer = getattr(module, "mamba_fwd", module).layer_idx
         rows = slice(session.rows)  # guidance adds a second copy of the batch
         with torch.no_grad():
-            show_scans(session, layer, scans_of(module, u_BTD[rows], None if mask is None else mask[rows]))
+            inputs = inputs_of(scans_of(module, u_BTD[rows], None if mask is None else mask[rows]), session.layout)
+            session.see(layer, inputs)
 
     with ExitStack() as stack:
         for module in mixers:

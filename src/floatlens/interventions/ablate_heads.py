@@ -212,11 +212,10 @@ def head_scores(lens: Lens, prompts: Sequence[Prompt]) -> dict[str, Array]:
         part = prompts[start : start + BATCH]
         for trace in lens.traces(part, record=("evidence", "query_mass"), max_new_tokens=NEW_TOKENS):
             data = trace.data
-            if "evidence_count" in data and (count := data["evidence_count"].values).sum():
-                weight = np.where(count > 0, count, 0)[:, None, None] / count.sum()
+            if "evidence_count" in data and (count := data["evidence_count"]).sum():
+                weight = count.where(count > 0, 0) / count.sum()
                 for name in ("evidence_hit", "evidence_mass"):
-                    one = data[name].transpose("step", "layer", "head").values
-                    values[name].append(np.where(weight > 0, one * weight, 0.0).sum(0))
+                    values[name].append((data[name] * weight).sum("step").transpose("layer", "head").values)
             if "query_mass" in data:
                 values["query_mass"].append(data["query_mass"].isel(step=0).transpose("layer", "head").values)
     if not values["evidence_hit"]:
