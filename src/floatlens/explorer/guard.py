@@ -93,7 +93,7 @@ class Guard:
         if request.scope["path"] != "/":
             return False
         if not refusal:
-            return "token" in request.query_params
+            return bool(request.query_params.get("token"))
         given = request.query_params.getlist("ticket")
         if refusal != WITHOUT_TOKEN or self.ticket is None or len(given) != 1 or not same(given[0], self.ticket):
             return False
@@ -121,7 +121,7 @@ class Guard:
             return "the request does not say which page it comes from"
         if origins and origins[0].lower() not in (f"http://{hosts[0].lower()}", f"https://{hosts[0].lower()}"):
             return "the request comes from another page"
-        given = [*request.query_params.getlist("token"), *request.headers.getlist(HEADER)]
+        given = [*filter(None, request.query_params.getlist("token")), *request.headers.getlist(HEADER)]
         if not given and self.cookie in request.cookies:
             given = [request.cookies[self.cookie]]
         return None if len(given) == 1 and same(given[0], self.token) else WITHOUT_TOKEN
