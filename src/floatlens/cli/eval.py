@@ -119,7 +119,7 @@ def show(found: dict[str, Any], table: Table1, answers: pd.DataFrame, as_json: b
         shared.print_json(found)
     else:
         console = shared.make_console()
-        for part in table.terminal(console.width):
+        for part in table.terminal():
             console.print(part)
         for entry in found["results"]:
             if entry["errors"] or entry["truncated"]:

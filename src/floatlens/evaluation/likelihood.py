@@ -15,6 +15,8 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import NamedTuple
 
 import torch
 
@@ -30,13 +32,9 @@ from floatlens.options import Run
 CANVAS = "canvas"  # the sampler that reads the prompt causally and denoises what follows it
 
 
-@dataclass(frozen=True)
-class Likelihood:
-    """The likelihood of an answer.
-
-    logprob   natural logarithm of its probability; for a diffusion model, a lower bound
-    greedy    whether the model would write it by greedy decoding, the most confident token first; None if not requested
-    """
+class Likelihood(NamedTuple):
+    """The natural logarithm of an answer's probability, for a diffusion model a lower bound, and whether the model would
+    write it by greedy decoding, the most confident token first (None if not requested)."""
 
     logprob: float
     greedy: bool | None
@@ -73,8 +71,6 @@ def loglikelihood(
 
     Parameters
     ----------
-    lens
-        The model.
     pairs
         Token ids of each prompt and of the answer after it.
     samples
@@ -87,8 +83,7 @@ def loglikelihood(
     cfg_scale
         Classifier-free guidance of a diffusion model, as in LLaDA's evaluation; 0 for none.
     greedy
-        Whether to check if greedy decoding would write the answer. For a diffusion model this takes one more pass per
-        token.
+        Whether to check if greedy decoding would write the answer: one more pass per token of a diffusion model.
     """
     check_whole(samples, "samples")
     check_whole(batch_size, "batch_size")
@@ -114,7 +109,7 @@ def loglikelihood(
 
 def check(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], cfg_scale: float) -> None:
     """Raise an error for samplers without a defined likelihood, and for texts that cannot be scored."""
-    family, whole = lens.family, reads_whole(lens)
+    whole, context = reads_whole(lens), lens.context_length
     if not (whole or (lens.has_mask and (lens.sampler == CANVAS or SAMPLERS[lens.sampler].aligned))):
         raise FloatLensError(
             f"the likelihood of an answer is not defined for the {lens.sampler} sampler of {lens.name}; "
@@ -127,11 +122,11 @@ def check(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], cfg_
     for prompt, answer in pairs:
         if not answer:
             raise FloatLensError("an answer has no tokens, so it has no likelihood; leave it out")
-        if not prompt and family.shifted:
+        if not prompt and lens.family.shifted:
             raise FloatLensError(
                 f"{lens.name} predicts each token from the previous one, so the first needs a prompt of at least one token"
             )
-        length, context = len(prompt) + len(answer), lens.context_length
+        length = len(prompt) + len(answer)
         if context is not None and length > context:
             raise FloatLensError(
                 f"prompt and answer have {length} tokens, more than {lens.name}'s context of {context}"
@@ -194,19 +189,14 @@ def maskings(length: int, samples: int, draws: torch.Generator) -> tuple[torch.T
 
 def batches(lens: Lens, given: Iterable[Row], size: int) -> Iterator[list[Row]]:
     """Yield rows that run together: with the same number of tokens to score and, without padding, before them."""
-    together: list[Row] = []
-    for row in given:
-        if together and (len(together) == size or _shape(lens, together[0]) != _shape(lens, row)):
+
+    def shape(row: Row) -> tuple[int, int]:
+        padded = row.before and not SAMPLERS[lens.sampler].aligned  # blocks are counted from the start of the prompt
+        return len(row.tokens), -1 if padded else len(row.before)
+
+    for _, group in groupby(given, shape):
+        while together := list(islice(group, size)):
             yield together
-            together = []
-        together.append(row)
-    if together:
-        yield together
-
-
-def _shape(lens: Lens, row: Row) -> tuple[int, int]:
-    padded = row.before and not SAMPLERS[lens.sampler].aligned  # blocks are counted from the start of the prompt
-    return len(row.tokens), -1 if padded else len(row.before)
 
 
 def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.Tensor:
