@@ -82,16 +82,14 @@ def test_the_operations_counted_are_those_that_torch_counts(name: str) -> None:
     assert ours == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
-def test_the_time_grows_with_the_batch_and_not_below_the_reading_of_the_weights() -> None:
-    one, four = (seconds(LLADA, "A100", 700, 32, 32, batch) for batch in (1, 4))
-    assert four == pytest.approx((4 * one[0], 4 * one[1]))  # bound by arithmetic
+def test_the_time_is_not_below_the_reading_of_the_weights() -> None:
     arm = replace(LLADA, cached=True)
     assert seconds(arm, "A100", 1, 32, 32)[0] >= 32 * 16e9 / (DEVICES["A100"][2] * 1e9)
 
 
 def test_the_memory_of_a_trace_is_that_of_an_answer_and_of_observation() -> None:
-    answer, trace = (memory(LLADA, 700, 32, trace=traced) for traced in (False, True))
-    assert 16e9 < answer < 18e9 and trace - answer == observation_memory(LLADA, 732, 1)
+    answer = memory(LLADA, 700, 32) - observation_memory(LLADA, 732)
+    assert 16e9 < answer < 18e9
 
 
 def test_a_model_is_described_with_the_cost_of_a_trace() -> None:

@@ -58,25 +58,19 @@ class ModelSize:
 def measure_model(checkpoint: Checkpoint, dtype: str = "bfloat16") -> ModelSize:
     """Count the parameters on the meta device; no weights are read."""
     config = checkpoint.native_config()
-    made = meta_model(checkpoint.family, config)
+    made, s = meta_model(checkpoint.family, config), {name: value or 0 for name, value in shape(config).items()}
     output = made.get_output_embeddings()
     linear = [m.weight for m in made.modules() if isinstance(m, torch.nn.Linear) and m is not output]
     experts = [p for p in made.parameters() if p.ndim == 3]
     chosen = getattr(config, "num_experts_per_tok", 1) or 1
     of = max(1, getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None) or 1)
-    s = {name: value or 0 for name, value in shape(config).items()}
     return ModelSize(
         cached=checkpoint.family.cached,
         parameters=sum(p.numel() for p in made.parameters()),
         active=sum(w.numel() for w in linear) + sum(p.numel() for p in experts) * chosen // of,
         head=output.weight.numel() if output is not None else 0,
-        layers=s["layers"],
-        heads=s["heads"],
-        kv_heads=s["kv_heads"],
-        head_dim=s["head_dim"],
-        width=s["width"],
-        vocabulary=s["vocabulary"],
         itemsize=4 if dtype == "float32" else 2,
+        **{name: s[name] for name in ("layers", "heads", "kv_heads", "head_dim", "width", "vocabulary")},
     )
 
 
@@ -100,32 +94,29 @@ def operations(model: ModelSize, prompt: int, new: int, steps: int) -> tuple[flo
     if not model.cached:
         return steps * forward_flops(model, T, T, new), steps * observation_flops(model, T, T)
     # The upper half of a causal pass over the prompt is counted too, although kernels skip most of it.
-    lengths = range(prompt + 1, T)
-    forward = forward_flops(model, prompt, prompt, 1) + sum(forward_flops(model, 1, n, 1) for n in lengths)
-    observation = observation_flops(model, prompt, prompt) + sum(observation_flops(model, 1, n) for n in lengths)
-    return forward, observation
+    passes = [(prompt, prompt), *((1, length) for length in range(prompt + 1, T))]
+    return sum(forward_flops(model, *one, 1) for one in passes), sum(observation_flops(model, *one) for one in passes)
 
 
-def seconds(model: ModelSize, device: str, prompt: int, new: int, steps: int, batch: int = 1) -> tuple[float, float]:
-    """Seconds of forward passes and of observation, for one batch on one of `DEVICES`.
+def seconds(model: ModelSize, device: str, prompt: int, new: int, steps: int) -> tuple[float, float]:
+    """Seconds of forward passes and of observation, for one sequence on one of `DEVICES`.
 
     A pass takes as long as its arithmetic or its reading of weights and cache, whichever is longer.
     """
     forward, observation = operations(model, prompt, new, steps)
     half, single, bandwidth = DEVICES[device]
     peak = (half if model.itemsize == 2 else single) * 1e12 * FORWARD_SHARE
-    passes = new if model.cached else steps
-    cache = batch * cache_bytes(model, prompt + new) if model.cached else 0
-    reading = passes * (model.parameters * model.itemsize + cache) / (bandwidth * 1e9 * READING_SHARE)
-    return max(batch * forward / peak, reading), batch * observation / (single * 1e12 * OBSERVATION_SHARE)
+    read = model.parameters * model.itemsize + cache_bytes(model, prompt + new)
+    reading = (new if model.cached else steps) * read / (bandwidth * 1e9 * READING_SHARE)
+    return max(forward / peak, reading), observation / (single * 1e12 * OBSERVATION_SHARE)
 
 
 def cache_bytes(model: ModelSize, length: int) -> int:
-    """Bytes of the keys and values of one sequence."""
-    return 2 * model.layers * model.kv_heads * model.head_dim * length * model.itemsize
+    """Bytes of the keys and values of one sequence, if they are kept."""
+    return 2 * model.layers * model.kv_heads * model.head_dim * length * model.itemsize if model.cached else 0
 
 
-def observation_memory(model: ModelSize, length: int, batch: int) -> float:
+def observation_memory(model: ModelSize, length: int, batch: int = 1) -> float:
     """Bytes that observation adds to a forward pass over `length` positions; it grows linearly with the length.
 
     A layer needs two blocks of attention weights, and float32 copies of 16-bit queries and keys; a block has `TILE` numbers,
@@ -136,16 +127,14 @@ def observation_memory(model: ModelSize, length: int, batch: int) -> float:
     copies = positions * (H + K) * D * 4 if model.itemsize < 4 else 0
     blocks = 2 * max(TILE, length * H // max(1, K)) * 4
     sums = positions * H * REGIONS * 4
-    waiting = max(sums, min(ROOM, model.layers * sums))
     kept = batch * bytes_per_step(model.layers, H, K, length)
-    return float(copies + blocks + waiting + kept)
+    return float(copies + blocks + max(sums, min(ROOM, model.layers * sums)) + kept)
 
 
-def memory(model: ModelSize, prompt: int, new: int, batch: int = 1, *, trace: bool = True) -> float:
-    """Bytes on the device: weights, cache, activations of a layer, logits, and the memory of observation."""
+def memory(model: ModelSize, prompt: int, new: int) -> float:
+    """Bytes of a trace on the device: weights, cache, activations of a layer, logits, and the memory of observation."""
     T = prompt + new
-    activations = batch * T * (6 * model.width + 4 * model.active / max(1, model.layers) / max(1, model.width))
-    logits = batch * (1 if model.cached else new) * model.vocabulary * 4 * 3
-    tracing = observation_memory(model, T, batch) if trace else 0
-    cache = batch * cache_bytes(model, T) if model.cached else 0
-    return model.parameters * model.itemsize + cache + activations * model.itemsize + logits + tracing
+    activations = T * (6 * model.width + 4 * model.active / max(1, model.layers) / max(1, model.width))
+    logits = (1 if model.cached else new) * model.vocabulary * 4 * 3
+    held = model.parameters * model.itemsize + cache_bytes(model, T) + activations * model.itemsize + logits
+    return held + observation_memory(model, T)
