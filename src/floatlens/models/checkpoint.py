@@ -55,7 +55,6 @@ class Checkpoint:
 
     @property
     def sampler(self) -> str:
-        """Name of the sampler."""
         return self.how.sampler or self.family.sampler
 
     @property

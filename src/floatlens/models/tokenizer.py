@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, download, one_line, read_json
+from floatlens.models.family import is_number
 from floatlens.models.quiet import quietly
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "
 COPIED = (".txt", ".model", ".jinja", ".codes", ".spm", ".tokenizer", ".tiktoken", ".v1", ".v2", ".v3")
 LARGEST_FILE = 200 << 20
 LARGEST_ID = 1 << 21  # of an added token: some classes fill the numbers below it with placeholders
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_token(value: Any) -> bool:
@@ -72,14 +69,14 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
          "legacy_behaviour", "normalize", "remove_space", "spaces_between_special_tokens", "split_by_punct",
          "split_special_tokens", "strip_accents", "tokenize_chinese_chars", "trim_offsets", "use_default_system_prompt"),
         lambda value: isinstance(value, bool)),
-    **dict.fromkeys(("extra_ids", "offset", "unk_id"), lambda value: _is_number(value) and 0 <= value <= 10_000),
+    **dict.fromkeys(("extra_ids", "offset", "unk_id"), lambda value: is_number(value) and 0 <= value <= 10_000),
     **dict.fromkeys(
         ("model_input_names", "never_split"),
         lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)),
     **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), _is_tokens),
     "added_tokens_decoder": _is_added,
     "chat_template": _is_template,
-    "model_max_length": _is_number,
+    "model_max_length": is_number,
 }  # fmt: skip
 
 
@@ -94,16 +91,19 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any | None:
     folder = checkpoint.folder or download(checkpoint, ("*.json", *(f"*{ending}" for ending in COPIED)))
     if not any((folder / name).exists() for name in FILES):
         return None
-    # A family whose tokenizer is published as remote code names the native class that reads the same files.
-    named = checkpoint.family.tokenizer
-    kind = getattr(transformers, named) if named and not (folder / "tokenizer.json").exists() else None
     with tempfile.TemporaryDirectory(prefix="floatlens-tokenizer-") as name, quietly():
         copy_clean(folder, Path(name), checkpoint.config)
         try:
-            if kind is not None:
-                return _named(kind.from_pretrained(name), checkpoint)
-            options = {"config": _config(name, checkpoint.source), "trust_remote_code": False}
-            return _named(transformers.AutoTokenizer.from_pretrained(name, **options), checkpoint)
+            # A family whose tokenizer is published as remote code names the native class that reads the same files.
+            if (named := checkpoint.family.tokenizer) and not (folder / "tokenizer.json").exists():
+                tokenizer = getattr(transformers, named).from_pretrained(name)
+            else:
+                options = {"config": _config(name, checkpoint.source), "trust_remote_code": False}
+                tokenizer = transformers.AutoTokenizer.from_pretrained(name, **options)
+            if not hasattr(tokenizer, "get_vocab"):
+                raise TypeError(f"a {type(tokenizer).__name__} has no vocabulary of its own")
+            tokenizer.name_or_path = checkpoint.source
+            return tokenizer
         except Exception as error:  # the tokenizers library raises Exception itself for a file that it cannot read
             reason = one_line(error).replace(name, str(folder))
             raise FloatLensError(f"{checkpoint.name}: its tokenizer cannot be read: {reason}") from error
@@ -123,7 +123,11 @@ def copy_clean(folder: Path, target: Path, config: dict[str, Any]) -> None:
         if path.name == "tokenizer.json":
             _check_core(read_json(path, str(folder)), path)
         elif path.name == "added_tokens.json":
-            _check_added_tokens(read_json(path, str(folder)), path)
+            for token, number in read_json(path, str(folder)).items():
+                if type(number) is not int or not 0 <= number < LARGEST_ID:
+                    raise FloatLensError(
+                        f"{path}: the token {token!r} has the number {number!r}; expected 0 to {LARGEST_ID - 1:,}"
+                    )
         shutil.copyfile(path, target / path.name)
     kept = ("model_type", "tokenizer_class", "transformers_version")
     named = {key: config[key] for key in kept if isinstance(config.get(key), str)}
@@ -153,14 +157,6 @@ def _check_core(tokenizer: dict[str, Any], path: Path) -> None:
             raise FloatLensError(f"{path}: field 'model.{name}' should list tokens, found {repr(model[name])[:100]}")
 
 
-def _check_added_tokens(tokens: dict[str, Any], path: Path) -> None:
-    for token, number in tokens.items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < LARGEST_ID:
-            raise FloatLensError(
-                f"{path}: the token {token!r} has the number {number!r}; expected 0 to {LARGEST_ID - 1:,}"
-            )
-
-
 def _config(folder: str, source: str) -> Any:
     """The config by which transformers chooses a tokenizer class; for some models it also looks at the Hub id."""
     from transformers import AutoConfig, PreTrainedConfig
@@ -171,13 +167,6 @@ def _config(folder: str, source: str) -> Any:
         config = PreTrainedConfig.from_pretrained(folder)
     config._name_or_path = source
     return config
-
-
-def _named(tokenizer: Any, checkpoint: Checkpoint) -> Any:
-    if not hasattr(tokenizer, "get_vocab"):
-        raise TypeError(f"a {type(tokenizer).__name__} has no vocabulary of its own")
-    tokenizer.name_or_path = checkpoint.source
-    return tokenizer
 
 
 def find_mask_id(config: PreTrainedConfig | None, tokenizer: PreTrainedTokenizerBase | None) -> int | None:

@@ -51,7 +51,11 @@ def load_model(checkpoint: Checkpoint) -> Any:
             # Always passed, also as None (transformers' default), so that the checkpoint cannot set it.
             given["attn_implementation"] = how.attn_implementation
             model, report = auto.from_pretrained(source, **given)
-        check_complete(checkpoint, report["missing_keys"])
+        if missing := sorted(report["missing_keys"]):
+            raise FloatLensError(
+                f"{checkpoint.name}: the checkpoint has no weights for {len(missing)} tensors of a {checkpoint.family.name} "
+                f"model, first {missing[0]!r}; expected its published layout"
+            )
         return model
 
     try:
@@ -85,7 +89,11 @@ def check_weights(checkpoint: Checkpoint) -> tuple[PreTrainedConfig, Path, bool 
         return config, source, None
     allow_pickle = checkpoint.how.allow_pickle
     source = checkpoint.folder or download(checkpoint, WEIGHTS + (PICKLES if allow_pickle else ()))
-    check_no_adapter(checkpoint, source)
+    if (source / "adapter_config.json").exists():  # transformers would apply it silently, pickled or not
+        raise FloatLensError(
+            f"{checkpoint.name} has an adapter next to its weights (adapter_config.json); move it to a separate folder and "
+            "pass that folder with --adapter"
+        )
     files = check_files(source, allow_pickle=allow_pickle)
     if safe := files[0].suffix == ".safetensors":
         check_shapes(checkpoint, config, files)
@@ -133,16 +141,6 @@ def splitting(model_type: str, splits: Mapping[str, Sequence[str]]) -> Iterator[
             conversion_mapping.USER_REGISTERED_MAPPINGS.discard(model_type)
 
 
-def check_complete(checkpoint: Checkpoint, missing: Iterable[str]) -> None:
-    """Raise an error for a checkpoint that lacks any of the model's tensors."""
-    names = sorted(missing)
-    if names:
-        raise FloatLensError(
-            f"{checkpoint.name}: the checkpoint has no weights for {len(names)} tensors of a {checkpoint.family.name} "
-            f"model, first {names[0]!r}; expected its published layout"
-        )
-
-
 def parallel(tp_plan: str | dict[str, str], device_map: Any = None) -> dict[str, Any]:
     """The options for transformers to split layers over processes; "auto" is the model's own plan."""
     from transformers.distributed import DistributedConfig
@@ -162,15 +160,11 @@ def check_files(folder: Path, *, allow_pickle: bool = False) -> list[Path]:
     for name in ("model.safetensors", "pytorch_model.bin") if allow_pickle else ("model.safetensors",):
         if files := _weights_files(folder, name):
             return files
-    found = pickled_files(folder)
-    hint = (
-        f"; it has {found[0]}, a pickle: convert it to safetensors, or load it with --allow-pickle if you trust it"
-        if found and not allow_pickle
-        else ""
-    )
-    raise FloatLensError(
-        f"{folder / 'model.safetensors'} is missing: a checkpoint holds its weights as safetensors{hint}"
-    )
+    said = f"{folder / 'model.safetensors'} is missing: a checkpoint holds its weights as safetensors"
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))
+    if pickles and not allow_pickle:
+        said += f"; it has {pickles[0]}, a pickle: convert it to safetensors, or load it with --allow-pickle if you trust it"
+    raise FloatLensError(said)
 
 
 def _weights_files(folder: Path, name: str) -> list[Path]:
@@ -192,20 +186,6 @@ def _weights_files(folder: Path, name: str) -> list[Path]:
         if not file.is_file():
             raise FloatLensError(f"{file} is missing, but {index.name} names it")
     return files
-
-
-def check_no_adapter(checkpoint: Checkpoint, folder: Path) -> None:
-    """Raise an error for an adapter inside a checkpoint: transformers would apply it silently, pickled or not."""
-    if (folder / "adapter_config.json").exists():
-        raise FloatLensError(
-            f"{checkpoint.name} has an adapter next to its weights (adapter_config.json); move it to a separate folder and "
-            "pass that folder with --adapter"
-        )
-
-
-def pickled_files(folder: Path) -> list[str]:
-    """Names of the files of a folder that hold pickled weights."""
-    return sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth"))
 
 
 def read_header(file: Path) -> dict[str, tuple[str, int]]:
