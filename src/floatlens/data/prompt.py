@@ -41,34 +41,22 @@ class Region:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The input of a model, and the regions of its parts. Made by `Lens.prompt`.
+    """The input of a model, and the regions of its parts. Made by `Lens.prompt`."""
 
-    text       the whole text, including the chat template
-    ids        its tokens
-    regions    named spans of token positions
-    question, passages, answers, order, template, chat
-               the arguments from which the prompt was built
-    gold       indices of the gold passages (from 0)
-    dropped    number of passages that `fit` left out because the prompt was too long
-    sample_id  name of the sample, stored in its trace
-    script     a given text that is replayed after the prompt (`floatlens.data.sequences`); None: the model writes its own
-    tail       tokens of a text with masks from its first mask on, whose masks the model fills; None: the model writes
-               `max_new_tokens` tokens after the prompt
-    """
-
-    text: str
+    text: str  # all of it, including the chat template
     ids: list[int]
     regions: list[Region] = field(default_factory=list)
-    question: str = ""
+    question: str = ""  # this and the next ones are the arguments from which the prompt was built
     passages: tuple[Passage, ...] = ()
-    gold: list[int] = field(default_factory=list)
+    gold: list[int] = field(default_factory=list)  # indices of the gold passages, from 0
     answers: list[str] = field(default_factory=list)
     order: str = "last"
     template: Template = DEFAULT
     chat: bool = True
-    dropped: int = 0
-    sample_id: str = ""
-    script: Script | None = None
+    dropped: int = 0  # passages that `fit` left out because the prompt was too long
+    sample_id: str = ""  # stored in the trace
+    script: Script | None = None  # a given text that is replayed after the prompt; None: the model writes its own
+    # Tokens of a text from its first mask on, whose masks the model fills; None: it writes `max_new_tokens` tokens.
     tail: tuple[int, ...] | None = None
 
     @classmethod
@@ -117,9 +105,15 @@ def build(
             f"the question {question!r} is empty; ask something, or continue raw text with text_prompt"
         )
     given = [passages] if isinstance(passages, str | Passage) else passages
-    shown = tuple(_passage(passage) for passage in given)
-    indices = [i for i, passage in enumerate(shown) if passage.gold] if gold is None else _indices(gold, len(shown))
-    shown = tuple(replace(passage, gold=i in indices) for i, passage in enumerate(shown))
+    each = [Passage(passage) if isinstance(passage, str) else passage for passage in given]
+    indices = [gold] if isinstance(gold, int) else gold
+    indices = sorted({i for i, passage in enumerate(each) if passage.gold} if indices is None else set(indices))
+    for index in indices:
+        if not 0 <= index < len(each):
+            raise FloatLensError(
+                f"gold passage {index} is out of range; there are {len(each)} passages, counted from 0"
+            )
+    shown = tuple(Passage(clean(p.text), clean(p.title), i in indices) for i, p in enumerate(each))
     text, ids, regions = _encode(tokenizer, template.segments(clean(question), shown, order), chat)
     return Prompt(text, ids, regions, question, shown, indices, list(answers), order, template, chat)
 
@@ -249,17 +243,3 @@ def frame(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     if not shown:
         raise FloatLensError("the chat template does not show the user's message; use chat=False")
     return before.replace(mark, ""), after
-
-
-def _passage(passage: str | Passage) -> Passage:
-    if isinstance(passage, str):
-        return Passage(clean(passage))
-    return replace(passage, text=clean(passage.text), title=clean(passage.title))
-
-
-def _indices(gold: int | Sequence[int], count: int) -> list[int]:
-    indices = [gold] if isinstance(gold, int) else list(gold)
-    for index in indices:
-        if not 0 <= index < count:
-            raise FloatLensError(f"gold passage {index} is out of range; there are {count} passages, counted from 0")
-    return sorted(set(indices))

@@ -103,14 +103,15 @@ def infill_prompt(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, r
     if mask_id not in ids:
         raise FloatLensError("the text has no mask to fill; write [MASK] where the model should write, once per token")
     warn_if_unknown(tokenizer, tokens, ready)
-    masked = [id_ == mask_id for id_ in ids]
-    runs = _runs(0, len(ids), masked)
-    kept = [
-        Region(each.name, *run)
-        for each in _named(tokens, ready, moved)
-        for run in _runs(each.start, each.end, [not mask for mask in masked])
-    ]
-    everything = sorted([*kept, *(Region(ANSWER, *run) for run in runs)], key=lambda region: region.start)
+    owner = {at: region.name for region in _named(tokens, ready, moved) for at in range(region.start, region.end)}
+    owner |= {at: ANSWER for at, id_ in enumerate(ids) if id_ == mask_id}
+    everything: list[Region] = []
+    for at, name in sorted(owner.items()):
+        last = everything[-1] if everything else None
+        if last is not None and (last.name, last.end) == (name, at):
+            everything[-1] = Region(name, last.start, at + 1)
+        else:
+            everything.append(Region(name, at, at + 1))
     P = ids.index(mask_id)
     return Prompt(plain, ids[:P], everything, question=plain, chat=False, tail=tuple(ids[P:]))
 
@@ -150,15 +151,6 @@ def _drop_spaces(tokens: Sequence[Token], text: str, mask_id: int) -> list[Token
     return kept[::-1]
 
 
-def _runs(start: int, end: int, wanted: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return the runs of wanted positions between start and end."""
-    runs: list[tuple[int, int]] = []
-    for at in range(start, end):
-        if wanted[at]:
-            runs.append((runs.pop()[0], at + 1) if runs and runs[-1][1] == at else (at, at + 1))
-    return runs
-
-
 def answer_tokens(
     tokenizer: PreTrainedTokenizerBase, text: str, regions: Regions = None
 ) -> tuple[list[int], list[Region]]:
@@ -193,18 +185,12 @@ def _named(tokens: Sequence[Token], text: str, spans: Sequence[NamedSpan]) -> li
 
 @dataclass(frozen=True)
 class Script:
-    """Tokens that follow a prompt, and when they are revealed.
-
-    ids     the tokens
-    at      the step that reveals each of them; -1 for a token that is visible from the start
-    steps   number of forward passes
-    order   name of the order: left-to-right, random, or list
-    """
+    """Tokens that follow a prompt, and when they are revealed."""
 
     ids: tuple[int, ...]
-    at: tuple[int, ...]
-    steps: int
-    order: str = LEFT_TO_RIGHT
+    at: tuple[int, ...]  # the step that reveals each of them; -1 for a token that is visible from the start
+    steps: int  # number of forward passes
+    order: str = LEFT_TO_RIGHT  # or random, or list
 
     @property
     def in_sequence(self) -> bool:

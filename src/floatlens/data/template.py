@@ -31,9 +31,8 @@ Question: {question}
 """
 
 
-Segment = tuple[
-    str, str
-]  # a piece of the prompt's text and its region; an empty name marks text of the template itself
+# A piece of the prompt's text and its region; an empty name marks text of the template itself.
+Segment = tuple[str, str]
 Part = tuple[tuple[str, str | None], ...]  # a paragraph: literal text, and the slot after it
 
 
@@ -69,8 +68,8 @@ class Template:
                     segments.append((literal, ""))
                 if slot == "question":
                     segments.append((question, f"query{asked}" if asked else "query"))
-                elif slot == "passages":
-                    segments.extend(_number(passages))
+                for number, passage in enumerate(passages if slot == "passages" else (), 1):
+                    segments += [("\n" * (number > 1) + f"[{number}] ", ""), (passage.line, f"doc{number}")]
         return segments
 
 
@@ -117,13 +116,11 @@ def _slots(part: Part) -> list[str]:
 
 def _check(parts: Sequence[Part], needed: Sequence[str], source: str) -> None:
     slots = [slot for part in parts for slot in _slots(part)]
-    for slot in slots:
-        if slot not in needed:
-            known = ", ".join(f"{{{name}}}" for name in needed)
-            raise FloatLensError(f"{source} has the unknown slot {{{slot}}}; the slots here are {known}")
-    for slot in needed:
-        if slot not in slots:
-            raise FloatLensError(f"{source} has no slot {{{slot}}}; write {{{slot}}} where it belongs")
+    if unknown := [slot for slot in slots if slot not in needed]:
+        known = ", ".join(f"{{{name}}}" for name in needed)
+        raise FloatLensError(f"{source} has the unknown slot {{{unknown[0]}}}; the slots here are {known}")
+    if missing := [slot for slot in needed if slot not in slots]:
+        raise FloatLensError(f"{source} has no slot {{{missing[0]}}}; write {{{missing[0]}}} where it belongs")
 
 
 def _arrange(parts: Sequence[Part], order: str) -> list[Part]:
@@ -135,13 +132,6 @@ def _arrange(parts: Sequence[Part], order: str) -> list[Part]:
     at = next(i for i, part in enumerate(rest) if "passages" in _slots(part))
     first = rest[:at] + questions + rest[at:]
     return first if order == "first" else first + questions
-
-
-def _number(passages: Sequence[Passage]) -> list[Segment]:
-    segments: list[Segment] = []
-    for number, passage in enumerate(passages, 1):
-        segments += [(f"\n[{number}] " if number > 1 else f"[{number}] ", ""), (passage.line, f"doc{number}")]
-    return segments
 
 
 DEFAULT = parse(DEFAULT_TEXT)
