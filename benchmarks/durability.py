@@ -99,7 +99,7 @@ def main() -> None:
     data, run = given.out / "questions.jsonl", given.out / "run"
     ids = write_questions(data, given.samples)
     words = ["eval", "tiny-arm", "--data", str(data), "--closed-book", "--max-new-tokens", "2", "--batch-size", "32"]
-    line = [sys.executable, "-m", "floatlens", *words, "--workers", str(given.workers), "--out", str(run)]
+    line = [sys.executable, "-m", "floatlens", *words, "--engine", f"local:{given.workers}", "--out", str(run)]
     chance = random.Random(given.seed)
     moments = run_and_kill(line, run, chance.sample(range(1, given.samples * 9 // 10), given.kills), chance)
     results = RunFolder.open(run).results()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-ENGINES = {"two local processes": ("--workers", "2"), "two Ray workers": ("--engine", "ray", "--workers", "2")}
+ENGINES = {"two local processes": ("--engine", "local:2"), "two Ray workers": ("--engine", "ray:2")}
 MODELS = ("tiny-mdm", "tiny-arm")
 SETS = ("world:common", "world:fresh", "world:slots", "world:hops")
 

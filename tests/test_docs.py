@@ -238,9 +238,9 @@ def test_the_page_of_commands_has_every_command_and_option() -> None:
         assert f"## floatlens {name}\n" in page
     for option in (
         "`--version`",
-        "`--record-steps`",
+        "`--record`",
         "`--closed-book`",
-        "`--gpus-per-worker`",
+        "`--engine`",
     ):
         assert option in page, option
 

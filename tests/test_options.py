@@ -87,7 +87,7 @@ def test_an_unknown_keyword_is_refused_with_the_closest_one() -> None:
 
 
 def test_only_options_that_results_depend_on_are_recorded() -> None:
-    assert options.recorded(options.Run(batch_size=4, workers=2)) == {"batch_size": 4}
+    assert options.recorded(options.Run(batch_size=4, engine="local:2")) == {"batch_size": 4}
 
 
 if __name__ == "__main__":

@@ -90,12 +90,11 @@ def commands() -> str:
 
     group: Any = typer.main.get_command(app)
     before, Commands.listing = Commands.listing, False
-    Commands.show_all = True
     try:
         parts = [section("floatlens", group)]
         parts += [section(f"floatlens {name}", group.get_command(None, name)) for name in COMMANDS]
     finally:
-        Commands.listing, Commands.show_all = before, False
+        Commands.listing = before
     return "\n\n".join(parts)
 
 

@@ -10,7 +10,8 @@ export type Code = { text: string } | { reason: string };
 const RULES = ["sigma(k=3)", "top(n=1)", "first", "share(eps=0.3)", "excess(eps=3)"];
 const COMMON = ["max_new_tokens", "steps", "block_length", "temperature", "seed"]; // settings that all samplers share
 const FLAGS = ["max_new_tokens", "steps", "seed"]; // those that are options of the command line
-const LOADING = ["revision", "family", "adapter", "sampler", "dtype"]; // options of loading that it has
+const SIGNS = { revision: "@", adapter: "+", family: ":", mode: ":" }; // options of loading that a name may have
+const LOADING = [...Object.keys(SIGNS), "sampler", "dtype"]; // options of loading that the command line has
 const TEMPLATES = "from floatlens.data.template import parse";
 const UNKNOWN = "This film has no record of how it was made; trace again with this version of FloatLens.";
 
@@ -125,7 +126,8 @@ export function asCommand(films: Film[], state: State): Code {
     if (built_from && "template" in built_from) return instead("The template of this prompt is not in a file");
     const other = Object.keys(load).find((name) => !LOADING.includes(name));
     if (other) return instead(`The command line has no option for the setting ${other}`);
-    const words = ["floatlens", "trace", raw.model];
+    const named = Object.entries(SIGNS).map(([name, sign]) => (name in load ? `${sign}${load[name]}` : ""));
+    const words = ["floatlens", "trace", raw.model + named.join("")];
     if (built_from === null) {
       if (prompt!.regions.length || prompt!.tail) return instead("No command builds this prompt, which has custom regions");
       words.push("--ids", prompt!.ids.join(","));
@@ -134,9 +136,9 @@ export function asCommand(films: Film[], state: State): Code {
     else {
       words.push("--prompt", raw.question);
       for (const passage of built_from.passages) words.push("--passage", line(passage));
-      for (const gold of golden(built_from.passages)) words.push("--gold", String(gold));
+      const gold = golden(built_from.passages);
+      if (gold.length) words.push("--gold-at", gold.map((index) => index + 1).join(","));
     }
-    for (const answer of raw.answers) words.push("--answer", answer);
     if (replay) {
       const { text, order, regions } = replay;
       if (text === null) return instead("The tokenizer encodes the replayed text to other tokens");
@@ -145,15 +147,17 @@ export function asCommand(films: Film[], state: State): Code {
       words.push("--replay", text);
       if (typeof order !== "string") {
         if (order.some((step) => !step.length)) return instead("The command line cannot express steps that reveal nothing");
-        words.push("--order", order.map((step) => step.join("+")).join(","));
-      } else if (order !== "left-to-right") words.push("--order", order);
+        words.push("--sampler-set", `order=${order.map((step) => step.join("+")).join(",")}`);
+      } else if (order !== "left-to-right") words.push("--sampler-set", `order=${order}`);
     }
     for (const [name, value] of Object.entries({ ...load, ...settings })) {
-      if (name in load || FLAGS.includes(name)) words.push(`--${name.replaceAll("_", "-")}`, String(value));
+      if (name in load && name in SIGNS) continue;
+      if (name in load && name === "sampler") words.push("--sampler-set", `name=${value}`);
+      else if (name in load || FLAGS.includes(name)) words.push(`--${name.replaceAll("_", "-")}`, String(value));
       else words.push("--sampler-set", `${name}=${value}`);
     }
     for (const spec of raw.interventions) words.push("--intervention", spec);
-    if (matrices(film, state)) words.push("--matrices", "attention_mean");
+    if (matrices(film, state)) words.push("--record", "attention_mean");
     words.push("--out", films.length > 1 ? `runs/${i + 1}` : "run");
     commands.push(words);
   }

@@ -43,7 +43,7 @@ trace.explore(rules=["first", "top(n=1)"], state={"step": 1, "layer": 1, "rule":
   );
   assert.equal(
     text(asCommand([film()], state)),
-    `floatlens trace small --prompt 'Who?' --passage 'Ada: She'\\''s here.' --passage 'It rains.' --gold 1 --max-new-tokens 2 --seed 0 --steps 2 --out run
+    `floatlens trace small --prompt 'Who?' --passage 'Ada: She'\\''s here.' --passage 'It rains.' --gold-at 2 --max-new-tokens 2 --seed 0 --steps 2 --out run
 floatlens explore run
 `,
   );
@@ -71,7 +71,7 @@ test("what two films have in common is written once", () => {
 test("attention of a token needs matrices", () => {
   const state = { ...STATE, pin: { panel: 0, position: 1 }, direction: "to" as const };
   assert.match(text(asPython([film()], state)), /matrices=\["attention_mean"\]/);
-  assert.match(text(asCommand([film()], state)), /--matrices attention_mean/);
+  assert.match(text(asCommand([film()], state)), /--record attention_mean/);
 });
 
 const IDS = { ids: [0, 1], tail: null, regions: [] as [string, number, number][], gold: [] };
@@ -98,7 +98,7 @@ test("a replay has its answer and its order", () => {
   const replay = { text: "Rusk" as string | null, ids: [5, 6], order: [[1], [0]] as string | number[][], regions: {} };
   const raw = (change = {}) => film({ request: { ...REQUEST, settings: {}, replay: { ...replay, ...change } } });
   assert.match(text(asPython([raw()], STATE)), /prompt = lens\.prompt\(question, passages, gold=\[1\]\)\nanswer = "Rusk"\ntrace = lens\.replay\(prompt, answer, order=\[\[1\], \[0\]\]\)\n/);
-  assert.match(text(asCommand([raw()], STATE)), /--gold 1 --replay Rusk --order 1,0 --out run\n/);
+  assert.match(text(asCommand([raw()], STATE)), /--gold-at 2 --replay Rusk --sampler-set order=1,0 --out run\n/);
   assert.match(text(asCommand([raw({ order: "left-to-right" })], STATE)), /--replay Rusk --out run\n/);
   assert.match(text(asPython([raw({ text: null, regions: { name: [0, 1] } })], STATE)), /answer = \[5, 6\]\ntrace = lens\.replay\(prompt, answer, order=.*, regions=\{"name": \[0, 1\]\}\)/);
   for (const change of [{ text: null }, { order: [[1], [], [0]] }, { regions: { name: [0, 1] as [number, number] } }]) assert.ok("reason" in asCommand([raw(change)], STATE));
@@ -107,7 +107,7 @@ test("a replay has its answer and its order", () => {
 test("a model is loaded as it was", () => {
   const raw = film({ request: { ...REQUEST, load: { family: "masked", dtype: "bfloat16" } } });
   assert.match(text(asPython([raw], STATE)), /lens = fl\.load\("small", family="masked", dtype="bfloat16"\)/);
-  assert.match(text(asCommand([raw], STATE)), /--family masked --dtype bfloat16/);
+  assert.match(text(asCommand([raw], STATE)), /trace small:masked .*--dtype bfloat16/);
   assert.match(text(asCommand([film({ request: { ...REQUEST, load: { block_length: 8 } } })], STATE)), /no option for the setting block_length/);
 });
 

@@ -40,7 +40,6 @@ class DataKeywords(TypedDict, total=False):
     passages: int | None
     max_passages: int | None
     gold_at: Sequence[int] | None
-    retriever: str | None
     corpus: str | None
     columns: Mapping[str, str] | None
     layout: str | None
@@ -72,7 +71,6 @@ class RecordingKeywords(TypedDict, total=False):
     matrix_layers: Collection[int] | None
     show: Sequence[str]
     implementation: str
-    trace_dtype: str
     detail: Literal["full", "summary"]
 
 
@@ -115,7 +113,6 @@ class StudyKeywords(TypedDict, total=False):
     passages: int | None
     max_passages: int | None
     gold_at: Sequence[int] | None
-    retriever: str | None
     corpus: str | None
     columns: Mapping[str, str] | None
     layout: str | None
@@ -129,8 +126,6 @@ class StudyKeywords(TypedDict, total=False):
     temperature: float
     sampler: str | Mapping[str, Any] | None
     batch_size: int
-    workers: int | None
-    gpus_per_worker: float | None
     resume: bool
     family: str | None
     mode: str | None

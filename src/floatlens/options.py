@@ -19,23 +19,13 @@ if TYPE_CHECKING:
     import torch
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    flag: str | None = "",
-    least: float | None = None,
-    recorded: bool = True,
-    rare: bool = False,
-) -> Any:
+def option(default: Any, help: str, *, flag: str | None = "", least: float | None = None, recorded: bool = True) -> Any:
     """Declare an option.
 
     `flag` is its name on the command line, by default that of the field; None keeps it off the command line. `least` is the
-    smallest number that is allowed. `recorded` is whether results depend on it, so that it belongs to the manifest. A `rare`
-    option is listed by --help-all only.
+    smallest number that is allowed. `recorded` is whether results depend on it, so that it belongs to the manifest.
     """
-    about = {"help": help, "flag": flag, "least": least, "recorded": recorded, "rare": rare}
-    return field(default=default, metadata=about)
+    return field(default=default, metadata={"help": help, "flag": flag, "least": least, "recorded": recorded})
 
 
 @dataclass(frozen=True)
@@ -44,15 +34,15 @@ class Load:
 
     panel: ClassVar[str] = "Model"
 
-    family: str | None = option(None, "Family of the model; detected from its config by default.")
-    mode: str | None = option(
-        None,
-        "arm or mdm, for models that write both ways (Nemotron), which may also be named NAME:arm or NAME:mdm.",
-        flag=None,
+    family: str | None = option(None, "Family of the model; detected from its config by default.", flag=None)
+    mode: str | None = option(None, "arm or mdm, for models that write both ways (Nemotron).", flag=None)
+    revision: str | None = option(None, "Branch, tag or commit of a Hub model.", flag=None)
+    adapter: str | Path | None = option(
+        None, "Folder of a LoRA adapter in peft's format, applied to the model.", flag=None
     )
-    revision: str | None = option(None, "Branch, tag or commit of a Hub model.", rare=True)
-    adapter: str | Path | None = option(None, "Folder of a LoRA adapter in peft's format, applied to the model.")
-    sampler: str | None = option(None, "Sampler, where the family has several, such as llada2.1.", rare=True)
+    sampler: str | None = option(
+        None, "name=NAME chooses the sampler, where a family has several; else settings.", flag="sampler-set"
+    )
     block_length: int | None = option(
         None, "Tokens per block of a block-causal model whose config does not define it (family a2d-block).", flag=None
     )
@@ -70,9 +60,7 @@ class Load:
     tp_plan: str | dict[str, str] | None = option(
         None, "auto splits each layer over the processes of torchrun.", flag=None, recorded=False
     )
-    allow_pickle: bool = option(
-        False, "Allow pickled weights (.bin files) if there are no others.", recorded=False, rare=True
-    )
+    allow_pickle: bool = option(False, "Allow pickled weights (.bin files) if there are no others.", recorded=False)
 
 
 @dataclass(frozen=True)
@@ -91,28 +79,25 @@ class Data:
         None, "Maximum number of passages per question, for data that has its own; the first ones are kept.", least=0
     )
     gold_at: Sequence[int] | None = option(
-        None, "Positions of the gold passage, from 1, such as 1,5,10: questions are asked with it at each of them."
-    )
-    retriever: str | None = option(None, "bm25: retrieve passages from the corpus.", rare=True)
-    corpus: str | None = option(None, "File of passages to retrieve from: JSONL, CSV or parquet.")
-    columns: Mapping[str, str] | None = option(
-        None, "Columns of the data by role, such as question=ask,answers=target.", rare=True
-    )
-    layout: str | None = option(
         None,
-        "Layout of the records: kilt, middle, hotpot, keyvalue, infill, continue or columns; detected by default.",
-        rare=True,
+        "Positions of the gold passage, from 1, such as 1,5,10: questions of data are asked with it at each of them, "
+        "and with --passage it says which have the answer.",
     )
-    strict: bool = option(False, "Stop at the first line of the data that cannot be used.", rare=True)
-    template: Any = option(None, "Text file with the slots {passages} and {question}.", rare=True)
+    corpus: str | None = option(
+        None, "File of passages (JSONL, CSV or parquet), from which those of each question are retrieved by BM25."
+    )
+    columns: Mapping[str, str] | None = option(
+        None,
+        "Columns of the data by role, such as question=ask,answers=target; or its layout: kilt, middle, hotpot, "
+        "keyvalue, infill, continue or columns. Detected by default.",
+    )
+    layout: str | None = option(None, "Layout of the records; detected by default.", flag="columns")
+    strict: bool = option(False, "Stop at the first line of the data that cannot be used.", flag=None)
+    template: Any = option(None, "Text file with the slots {passages} and {question}.")
     order: str = option("last", "Position of the question: last, first, or both sides of the passages.", flag=None)
     chat: bool = option(True, "Whether the text is put into the model's chat template.", flag=None)
 
     def __post_init__(self) -> None:
-        if self.retriever is not None:
-            check_known("retriever", self.retriever, ("bm25",))
-        if self.retriever is not None and self.corpus is None:
-            raise FloatLensError("--retriever bm25 needs passages to search; name a file of them with --corpus")
         for name, value in (("passages", self.passages), ("max_passages", self.max_passages)):
             if value is not None and value < 0:
                 raise FloatLensError(f"{name} must be 0 or more, got {value}")
@@ -141,6 +126,9 @@ class Sampling:
     )
 
 
+DETAIL = "What traces keep: full (every head) or summary (means over heads)."
+
+
 def check_detail(name: str) -> None:
     """Raise an error for an unknown level of detail."""
     check_known("detail", name, ("full", "summary"))
@@ -153,12 +141,14 @@ class Recording:
     panel: ClassVar[str] = "Recording"
 
     record: Sequence[str] = option(
-        ("default",), "Statistics beyond the default ones, such as cache_drift,locality,massive,lens_token."
+        ("default",),
+        "Statistics beyond the default ones, such as cache_drift,locality,massive,lens_token, and full matrices: "
+        "attention, attention_mean, queries, keys.",
     )
     layers: Collection[int] | None = option(None, "Layers to record, such as 0,4-7 or 0:32:4.")
     heads: Collection[int] | None = option(None, "Heads to record.", flag=None)
-    record_steps: Collection[int] | None = option(None, "Steps to record.", rare=True)
-    matrices: Sequence[str] = option((), "Full matrices to record: attention, attention_mean, queries, keys.")
+    record_steps: Collection[int] | None = option(None, "Steps to record.", flag=None)
+    matrices: Sequence[str] = option((), "Full matrices to record.", flag="record")
     matrix_layers: Collection[int] | None = option(
         None, "Layers of the full matrices; by default those of --layers.", flag=None
     )
@@ -169,16 +159,12 @@ class Recording:
         "fused",
         "fused (default: attention computed once in float32 on a CPU, else as stream), stream (a second pass; output "
         "bit-equal), exact (slow reference) or kernel (GPU kernel; run floatlens doctor first).",
-        rare=True,
+        flag=None,
     )
-    trace_dtype: str = option("float16", "Precision of per-head data on disk: float16 or float32.", rare=True)
-    detail: Literal["full", "summary"] = option(
-        "full", "What traces keep: full (every head) or summary (means over heads).", rare=True
-    )
+    detail: Literal["full", "summary"] = option("full", DETAIL)
 
     def __post_init__(self) -> None:
         check_detail(self.detail)
-        check_known("trace_dtype", self.trace_dtype, ("float16", "float32"))
 
 
 @dataclass(frozen=True)
@@ -190,17 +176,11 @@ class Run:
     batch_size: int = option(16, "Number of questions decoded together.", least=1)
     engine: str = option(
         "local",
-        "Where to run: local, or ray; RAY_ADDRESS names a cluster, such as auto or host:port.",
+        "Where to run: local, or ray (RAY_ADDRESS names a cluster). local:4 has 4 workers, one model each; ray:8x2 has 8 "
+        "with 2 GPUs each.",
         recorded=False,
     )
-    workers: int | None = option(None, "Number of processes, one model each; 1 by default.", recorded=False)
-    gpus_per_worker: float | None = option(None, "Number of GPUs per worker.", recorded=False, rare=True)
     resume: bool = option(False, "Resume the run in --out; what failed is tried again.", recorded=False)
-
-    def check_out(self, out: str | None) -> None:
-        """Raise an error if there is nothing to resume."""
-        if self.resume and out is None:
-            raise FloatLensError("--resume needs --out, the folder of the run to resume")
 
 
 # The arguments of the running command, after `floatlens`: manifests store them. Empty when FloatLens is used from Python.
@@ -224,7 +204,7 @@ class Scope:
         "Which questions are traced: paper (short ones for anchors, with passages for heads and flow), short, passages.",
     )
     texts: str = option(
-        "prose", "Texts of the finding sink: prose (bundled), or data with the columns continue and answers.", rare=True
+        "prose", "Texts of the finding sink: prose (bundled), or data with the columns continue and answers.", flag=None
     )
     offset: int = option(0, "Number of questions to skip in each data set.", least=0)
     stress_interventions: Sequence[str] = option(
@@ -232,9 +212,7 @@ class Scope:
         'Also run the stress tests under an intervention, such as "mask-anchors"; repeat for several.',
         flag="stress-intervention",
     )
-    detail: Literal["full", "summary"] = option(
-        "full", "What traces keep: full (every head) or summary (means over heads).", rare=True
-    )
+    detail: Literal["full", "summary"] = option("full", DETAIL)
     jobs: int | None = option(
         None,
         "Models to run in parallel; default: number of cores for small models, otherwise 1.",
@@ -269,12 +247,11 @@ def make(given: Mapping[str, Any], *kinds: type[Any]) -> tuple[Any, ...]:
     names = [[each.name for each in fields(kind)] for kind in kinds]
     known = {name for several in names for name in several}
     for name in given:
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            way = f"did you mean {close[0]!r}?" if close else f"use some of {', '.join(sorted(known))}"
-            if not close and Sampling in kinds:
-                way = f"settings of one sampler are passed as sampler={{{name!r}: …}}"
-            raise FloatLensError(f"unknown option {name!r}; {way}")
+        if name not in known and Sampling in kinds and not get_close_matches(name, known, 1):
+            raise FloatLensError(
+                f"unknown option {name!r}; settings of one sampler are passed as sampler={{{name!r}: …}}"
+            )
+        check_known("option", name, sorted(known))
     return tuple(
         kind(**{name: given[name] for name in several if name in given})
         for kind, several in zip(kinds, names, strict=True)

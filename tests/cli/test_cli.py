@@ -94,7 +94,7 @@ def test_models_and_inspect_print_json(folder: Path) -> None:
 
 
 def test_trace_of_a_question_makes_a_run(folder: Path, tmp_path: Path) -> None:
-    words = ("--prompt", "Where does Ada Tarn live?", "--passage", "Ada Tarn lives in Molen.", "--gold", 0)
+    words = ("--prompt", "Where does Ada Tarn live?", "--passage", "Ada Tarn lives in Molen.", "--gold-at", 1)
     done = run("trace", folder, *words, "--max-new-tokens", 8, "--steps", 4, "--out", tmp_path / "run", "--json")
     assert json.loads(done.stdout)["run"] == str(tmp_path / "run") and done.stderr == ""
     [(name, path)] = RunFolder.open(tmp_path / "run").samples()
@@ -108,17 +108,15 @@ def test_trace_replays_a_given_answer_after_a_raw_text(folder: Path, tmp_path: P
         "[[doc: Ada Tarn lives in Molen.]]",
         "--replay",
         "Molen it rains",
-        "--order",
-        "random",
-        "--trace-dtype",
-        "float32",
+        "--sampler-set",
+        "order=random",
     )
     done = run("trace", folder, *words, "--seed", 3, "--out", tmp_path / "run")
     [(_, path)] = RunFolder.open(tmp_path / "run").samples()
     trace, lens = floatlens.Trace.open(path), floatlens.load(str(folder))
     prompt = lens.text_prompt("Ada Tarn lives in Molen.", {"doc": (0, 24)})
     expected = lens.replay(prompt, "Molen it rains", "random", seed=3)
-    assert np.array_equal(trace.data["received"].values, expected.data["received"].values)
+    np.testing.assert_allclose(trace.data["received"], expected.data["received"], rtol=1e-3, atol=1e-6)  # in float16
     assert trace.order == expected.order and trace.answer == "Molen it rains" and "<floatlens.Trace>" in done.stdout
     ids = ",".join(map(str, prompt.ids))
     run("trace", folder, "--ids", ids, "--max-new-tokens", 2, "--out", tmp_path / "ids")
@@ -128,16 +126,16 @@ def test_trace_replays_a_given_answer_after_a_raw_text(folder: Path, tmp_path: P
 
 def test_trace_under_an_intervention_is_that_of_the_library(tmp_path: Path) -> None:
     passages, spec = ["Ada Tarn lives in Molen.", "Bo Tarn lives in Karsk."], "mask-positions(region=gold)"
-    words = [word for text in passages for word in ("--passage", text)] + ["--gold", 0, "--gold", 1]
+    words = [word for text in passages for word in ("--passage", text)] + ["--gold-at", "1,2"]
     asked = ("trace", "tiny-mdm", "--prompt", "Where does Ada Tarn live?", *words, "--max-new-tokens", 4)
-    run(*asked, "--intervention", spec, "--trace-dtype", "float32", "--out", tmp_path / "run", "--json")
+    run(*asked, "--intervention", spec, "--out", tmp_path / "run", "--json")
     [(_, path)] = RunFolder.open(tmp_path / "run").samples()
     found, lens = floatlens.Trace.open(path), floatlens.load("tiny-mdm")
     with lens.intervene(spec):
         expected = lens.trace("Where does Ada Tarn live?", passages, gold=[0, 1], max_new_tokens=4)
     assert found.gold == ["doc1", "doc2"]
     assert json.loads(found.data.attrs["interventions"]) == json.loads(expected.data.attrs["interventions"]) != []
-    np.testing.assert_allclose(found.data["received"], expected.data["received"], atol=1e-6)
+    np.testing.assert_allclose(found.data["received"], expected.data["received"], rtol=1e-3, atol=1e-6)  # in float16
     assert "ablate-head" in run(*asked, "--intervention", "ablate-head", "--out", tmp_path / "no", code=2).stderr
     assert not (tmp_path / "no").exists(), "refused before anything is made"
 
@@ -196,12 +194,12 @@ def test_trace_reads_data_as_eval_does_and_reports_what_it_skips(folder: Path, t
         assert "Read well." in trace.data.attrs["prompt"] and "doc2" not in [region.name for region in trace.regions]
     listed = [json.loads(line) for line in (tmp_path / "run" / "problems.jsonl").read_text().splitlines()]
     assert [line["line"] for line in listed] == [6, 7, 8, 9, 10] and listed[0]["problem"].startswith("is not JSON")
-    shown = run(*words, "--record-steps", "0,2", "--record", "massive,near", "--out", tmp_path / "again").stderr
+    shown = run(*words, "--record", "massive,near,attention_mean", "--out", tmp_path / "again").stderr
     _, path = RunFolder.open(tmp_path / "again").samples()[0]
-    assert {"received", "hidden_norm", "massive_channel", "near"} <= set(floatlens.Trace.open(path).data.data_vars)
+    kept = set(floatlens.Trace.open(path).data.data_vars)
+    assert {"received", "hidden_norm", "massive_channel", "near", "attention_mean"} <= kept
     assert "unknown statistic 'vibes'" in run(*words, "--record", "vibes", "--out", tmp_path / "none", code=2).stderr
     assert "data: 5 lines skipped: data.jsonl, line 6: is not JSON" in shown and "and 2 more (listed in" in shown
-    assert "line 6: is not JSON" in run(*words, "--strict", "--out", tmp_path / "strict", code=2).stderr
     assert "found key, ask, target, docs; name it with --columns" in run(*words[:-2], "--out", "x", code=2).stderr
 
 
@@ -214,23 +212,22 @@ def test_study_reads_data_and_loads_models_as_eval_does(folder: Path, tmp_path: 
     template = tmp_path / "template.txt"
     template.write_text("Read well.\n\n{passages}\n\nQ: {question}")
     family = json.loads(run("models", folder, "--json").stdout)["family"]
-    words = ("study", folder, "--data", odd_data, "--only", "knowledge", "--max-new-tokens", 4, "--jobs", 1, *COLUMNS)
-    options = ("--template", template, "--layout", "columns", "--family", family)
-    done = run(*words, *options, "--out", tmp_path / "run", "--json")
+    words = ("study", f"{folder}:{family}", "--data", odd_data, "--only", "knowledge", "--jobs", 1, *COLUMNS)
+    words += ("--max-new-tokens", 4)
+    done = run(*words, "--template", template, "--out", tmp_path / "run", "--json")
     found = json.loads(done.stdout)
     assert {entry["n"] for entry in found["results"]} == {5} and "5 lines skipped" in found["notes"][-1]
     study = RunFolder.open(tmp_path / "run")
     asked = study.manifest["asked"]
-    assert asked["read"]["template"].startswith("Read well.") and asked["load"]["family"] == family
+    assert asked["read"]["template"].startswith("Read well.") and asked["models"] == [f"{folder}:{family}"]
     listed = [json.loads(line) for line in (tmp_path / "run" / "problems.jsonl").read_text().splitlines()]
     assert [problem["line"] for problem in listed] == [6, 7, 8, 9, 10]
-    assert "line 6: is not JSON" in run(*words, "--strict", "--out", tmp_path / "strict", code=2).stderr
 
 
 def test_trace_retrieves_passages_from_a_corpus(folder: Path, tmp_path: Path, odd_data: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": f"Ada{i} lives in Rusk {i}."}) + "\n" for i in range(5)))
-    words = ("--retriever", "bm25", "--corpus", corpus, "--max-passages", 1, "--limit", 2, "--max-new-tokens", 4)
+    words = ("--corpus", corpus, "--max-passages", 1, "--limit", 2, "--max-new-tokens", 4)
     run("trace", folder, "--data", odd_data, *COLUMNS, *words, "--out", tmp_path / "run")
     for name, path in RunFolder.open(tmp_path / "run").samples():
         assert f"[1] Ada{name} lives in Rusk {name}." in floatlens.Trace.open(path).data.attrs["prompt"]
@@ -269,7 +266,10 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
             ("trace", "FOLDER", "--ids", "1,b", "--out", "OUT"),
             "--ids '1,b' is not understood; write token ids as 1,5,7",
         ),
-        (("trace", "FOLDER", "--prompt", "x", "--replay", "y", "--order", "9", "--out", "OUT"), "by its index from 0"),
+        (
+            ("trace", "FOLDER", "--prompt", "x", "--replay", "y", "--sampler-set", "order=9", "--out", "OUT"),
+            "by its index from 0",
+        ),
         (
             ("trace", "FOLDER", "--prompt", "x", "--sampler-set", "block_length=5", "--out", "OUT"),
             "block_length 5 does not divide",
@@ -289,7 +289,7 @@ def test_the_papers_files_become_a_run(tmp_path: Path) -> None:
         ),
         (("trace", "FOLDER", "--prompt", "x", "--out", "x" * 300), "the name is too long for the disk"),
         (("models", "FOLDER", "--dtype", "float8"), "float8"),
-        (("trace", "FOLDER", "--prompt", "x", "--out", "OUT", "--trace-dtype", "int8"), "int8"),
+        (("trace", "FOLDER", "--prompt", "x", "--out", "OUT", "--detail", "little"), "unknown detail 'little'"),
     ],
 )
 def test_what_a_user_can_mend_is_one_sentence_and_code_2(folder: Path, tmp_path: Path, words: tuple, said: str) -> None:
@@ -340,8 +340,8 @@ def test_help_and_mistakes_in_options_need_no_torch() -> None:
         ["study", "tiny-mdm", "--data", "world", "--setting", "long", "--out", "x"],
         ["explore", "no-such-model"],
         ["explore", "tiny-mdm", "--template", "no-such-file"],
-        ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--family", "lada"],
-        ["study", "tiny-mdm", "--data", "world", "--family", "lada", "--out", "x"],
+        ["trace", "tiny-mdm:lada", "--prompt", "x", "--out", "x"],
+        ["study", "tiny-mdm", "--data", "world", "--engine", "cloud", "--out", "x"],
         ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--intervention", "mask-anchor(top(1))"],
         ["trace", "tiny-mdm", "--prompt", "x", "--out", "x", "--intervention", "mask-anchors(rul=top(1))"],
         ["ablate", "tiny-mdm", "--data", "world", "--intervention", "mask-anchors(rule=topp({n}))"],

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from floatlens.attention.statistics.received import Entropy
 from floatlens.cli import doctor
@@ -70,27 +71,7 @@ def test_statistics_that_are_missing_somewhere_differ() -> None:
     assert doctor.difference(Stub(True), Stub(False))[0] == float("inf")
 
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
     done = run("doctor", "--device", "cuda", code=2)
-    assert "finds no NVIDIA GPU" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("device", "gigabytes", "dtype"),
-    [
-        ("cpu", 64, "float32"),
-        ("cpu", 24, "bfloat16"),  # LLaDA-8B has 32 GB in float32
-        ("cpu", 8, None),
-        ("cuda", 80, "bfloat16"),
-        ("cuda", 24, "bfloat16"),
-        ("cuda", 15, None),
-    ],
-)
-def test_the_advice_for_llada_fits_into_memory(device: str, gigabytes: int, dtype: str | None) -> None:
-    advice = doctor.advise(device, gigabytes * doctor.GIB)
-    assert advice["dtype"] == dtype
-    size = {"float32": 2 * doctor.WEIGHTS, "bfloat16": doctor.WEIGHTS, None: 0}[dtype]
-    assert size + (advice["batch_size"] if dtype else 0) * doctor.PROMPT <= gigabytes * doctor.GIB
+    assert "--device cuda cannot be used on this machine" in done.stderr

@@ -56,7 +56,7 @@ def test_in_the_table_of_stress(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_in_the_table_of_claims(capsys: pytest.CaptureFixture[str]) -> None:
     verdict = Verdict("drift", "A [claim]", "", 0.5, (0.25, 0.75), "holds", "top(1)", 9, ("a[b]",), "as [they] say")
-    figure._show([verdict], [], 0)
+    figure.show([verdict], [], 0)
     said = capsys.readouterr().out
     for text in ("A [claim]", "a[b]", "as [they] say", "[0.25, 0.75]", "value [95 % interval]"):
         assert text in said

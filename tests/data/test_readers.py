@@ -246,7 +246,7 @@ def test_a_bad_line_is_named_and_the_rest_is_read(tmp_path, row, message):
 
 def test_strict_stops_at_the_first_bad_line(tmp_path):
     path = write(tmp_path / "d.jsonl", [GOOD, "oops"])
-    with pytest.raises(FloatLensError, match=r"d\.jsonl, line 2: is not JSON.*leave out --strict"):
+    with pytest.raises(FloatLensError, match=r"d\.jsonl, line 2: is not JSON.*leave out strict=True"):
         list(read(path, strict=True))
 
 

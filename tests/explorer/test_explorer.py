@@ -544,16 +544,17 @@ def test_code_that_is_copied_repeats_replays_infilling_and_raw_texts(
     found: dict[str, Any] = {}
     exec("\n".join(visit.copied("Copy as Python").strip().splitlines()[:-1]), found)
     made = [found["trace"]]
+    assert made[0].answers == trace.answers
     if kind == "template":
         assert "copy as Python instead" in visit.export("Copy as command")
     else:
         monkeypatch.chdir(tmp_path)
-        run(*shlex.split(visit.copied("Copy as command").splitlines()[0])[1:], "--trace-dtype", "float32")
+        run(*shlex.split(visit.copied("Copy as command").splitlines()[0])[1:])
         made.append(fl.Trace.open(RunFolder.open(tmp_path / "run").samples()[0][1]))
     for again in made:
-        assert (again.regions, again.answers, again.order) == (trace.regions, trace.answers, trace.order)
+        assert (again.regions, again.order) == (trace.regions, trace.order)
         np.testing.assert_array_equal(again.data["tokens"], trace.data["tokens"])
-        np.testing.assert_allclose(again.data["received"], trace.data["received"], atol=1e-6)
+        np.testing.assert_allclose(again.data["received"], trace.data["received"], rtol=1e-3, atol=1e-6)  # float16
 
 
 def test_a_film_of_unknown_origin_is_not_code(open_page: Open, written: Any) -> None:

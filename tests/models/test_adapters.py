@@ -216,11 +216,11 @@ def test_commands_take_an_adapter_and_record_it(tmp_path: Path) -> None:
     base = checkpoints.readable(tmp_path / "base")
     folder = adapters.random_adapter(base, tmp_path / "adapter")
     adapters.add_mask(folder)
-    given = [str(base), "--adapter", str(folder), "--family", "canvas"]
+    given = [f"{base}+{folder}:canvas"]
     run("trace", *given, "--prompt", "Who?", "--max-new-tokens", 3, "--out", tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["asked"]["load"]["adapter"] == str(folder)
-    assert manifest["models"][str(base)]["adapter"]["mask.safetensors"] == bundled.sha256(folder / "mask.safetensors")
+    assert manifest["asked"]["models"] == given
+    assert manifest["models"][given[0]]["adapter"]["mask.safetensors"] == bundled.sha256(folder / "mask.safetensors")
     with RunFolder.open(tmp_path / "run") as folder_of_run:
         trace = fl.Trace.open(folder_of_run.samples()[0][1])
     expected = fl.load(str(base), adapter=folder, family="canvas").trace("Who?", max_new_tokens=3)

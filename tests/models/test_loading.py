@@ -13,7 +13,7 @@ import transformers
 
 import floatlens
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import find, is_local_path, split_mode, without_loader_fields
+from floatlens.models.checkpoint import find, is_local_path, split_name, without_loader_fields
 from floatlens.models.describe import bytes_per_step, describe
 from floatlens.models.weights import load_model
 from floatlens.options import Load
@@ -135,7 +135,7 @@ def test_a_config_cannot_refer_to_another_config(tmp_path: Path) -> None:
 def test_an_adapter_inside_a_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = checkpoints.native(tmp_path, "llama")
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "stranger/model"}')
-    with pytest.raises(FloatLensError, match="pass that folder with --adapter"):
+    with pytest.raises(FloatLensError, match="pass MODEL[+]FOLDER with that folder"):
         load_model(find(str(folder)))
 
 
@@ -273,7 +273,7 @@ def test_a_config_loses_the_fields_that_select_what_is_loaded_at_any_depth() -> 
 
 
 def test_a_name_may_end_with_a_mode_and_may_mean_a_folder() -> None:
-    assert split_mode("org/name:arm") == ("org/name", "arm") and split_mode("org/name") == ("org/name", None)
+    assert split_name("org/name:arm") == ("org/name", {"mode": "arm"}) and split_name("org/name") == ("org/name", {})
     names = ("./model", "~/model", "out/checkpoint-500", "Qwen/Qwen3-0.6B")
     assert [is_local_path(name) for name in names] == [True, True, True, False]
 

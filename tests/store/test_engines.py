@@ -73,7 +73,7 @@ def test_two_processes_give_what_one_gives(
     fork_server: ForkServer, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     """A study, since it has all there is: traces, answers and interventions."""
-    line = (*words["study"], "--workers", 2, "--out", tmp_path / "run")
+    line = (*words["study"], "--engine", "local:2", "--out", tmp_path / "run")
     assert fork_server.run(*line, errors=tmp_path / "err") == 0, (tmp_path / "err").read_text()
     assert_same(tmp_path / "run", undisturbed["study"])
 
@@ -144,7 +144,7 @@ def test_an_actor_that_dies_is_replaced_and_a_deadly_job_given_up(stand_in: None
             raise SystemExit
         return job**2
 
-    found = dict(make_engine(Run(engine="ray", workers=2)).run(worker, range(12)))
+    found = dict(make_engine(Run(engine="ray:2")).run(worker, range(12)))
     died = found.pop(5)
     assert isinstance(died, WorkerDied) and "on Ray died: the actor died; see Ray's logs, 3 times" in str(died)
     assert found == {n: square for n, square in EXPECTED.items() if n != 5}
@@ -192,7 +192,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ray_gives_the_rows_that_one_process_gives(
     cluster: Any, patient: None, words: dict[str, Any], undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    line = [*words["eval"], "--engine", "ray", "--workers", 2, "--out", tmp_path / "run"]
+    line = [*words["eval"], "--engine", "ray:2", "--out", tmp_path / "run"]
     assert main.run([str(word) for word in line]) == 0
     assert_same(tmp_path / "run", undisturbed["eval"])
 
@@ -216,7 +216,7 @@ def test_a_study_on_ray_with_a_worker_killed_on_the_way_has_the_claims_of_an_und
     killer = threading.Thread(target=kill_a_worker)
     killer.start()
     try:
-        line = [*words["study"], "--engine", "ray", "--workers", 2, "--out", out]
+        line = [*words["study"], "--engine", "ray:2", "--out", out]
         assert main.run([str(word) for word in line]) == 0
     finally:
         over.set()
@@ -237,7 +237,7 @@ def ray_actors() -> list[Any]:
 
 
 def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, tmp_path: Path) -> None:
-    engine = make_engine(Run(engine="ray", workers=2))
+    engine = make_engine(Run(engine="ray:2"))
     given: list[int] = []
     done: list[Any] = []
     pids: set[int] = set()
@@ -271,7 +271,7 @@ def test_a_cluster_without_room_is_told_apart_from_a_slow_one(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("floatlens.store.ray.PATIENCE", 1.0)
-    engine = make_engine(Run(engine="ray", workers=1, gpus_per_worker=4))
+    engine = make_engine(Run(engine="ray:1x4"))
     with pytest.raises(FloatLensError, match="no Ray worker could start within 1 seconds.*4 GPU"):
         list(engine.run(Squares(str(tmp_path)), jobs(2)))
 
@@ -351,8 +351,8 @@ def test_a_cluster_that_can_no_longer_be_closed_to_the_network_is_not_started(mo
     ("options", "said"),
     [
         (("--engine", "dask"), "unknown engine 'dask'"),
-        (("--workers", 0), "workers 0 is not a positive number"),
-        (("--gpus-per-worker", 0.5), "needs whole GPUs"),
+        (("--engine", "local:0"), "workers 0 is not a positive number"),
+        (("--engine", "local:1x0.5"), "needs whole GPUs"),
     ],
 )
 def test_engines_that_cannot_be_are_refused_before_anything_is_written(

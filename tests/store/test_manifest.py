@@ -51,7 +51,7 @@ def test_credentials_texts_and_places_stay_out_of_the_manifest(tmp_path: Path, m
 
 
 def test_the_manifest_does_not_hold_the_text_of_a_prompt(model: Path, tmp_path: Path) -> None:
-    words = ("trace", model, "--prompt", "Where does Ada live?", "--answer", "Molen", "--max-new-tokens", 2)
+    words = ("trace", model, "--prompt", "Where does Ada live?", "--passage", "Molen", "--max-new-tokens", 2)
     run(*words, "--out", tmp_path / "first")
     assert "Ada" not in (tmp_path / "first" / "manifest.json").read_text()
 

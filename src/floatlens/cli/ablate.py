@@ -11,6 +11,8 @@ from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 from floatlens.options import Data, Load, Run, Sampling, option
 
+MEASURED = {"agreement": "agrees", "kl": "KL", "gold_perplexity": "gold ppl", "well_formed": "formed"}
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -51,50 +53,31 @@ def command(
     """
     from floatlens.evaluation.conditions import conditions
     from floatlens.evaluation.sources import open_sources
-    from floatlens.store.engine import make_engine
 
-    running.check_out(out)
+    shared.check_run(running, out)
     if reading.gold_at:
         raise FloatLensError("--gold-at is an option of trace, study and eval; leave it out")
-    models = list(dict.fromkeys(models))
-    chosen = [float(n) for n in common.parse_numbers(changes.doses, "--doses") or ()] or None
+    models, specs = list(dict.fromkeys(models)), changes.intervention
+    doses = [float(n) for n in common.parse_numbers(changes.doses, "--doses") or ()] or None
     seeds = common.parse_numbers(changes.controls, "--controls") or []
-    intervention = changes.intervention
-    if intervention:
-        conditions(intervention, chosen, seeds)
-    engine = make_engine(running)
+    if specs:
+        conditions(specs, doses, seeds)
     sources = open_sources(data, reading)
     samples = {source.label: list(source.samples()) for source in sources}
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.evaluation.ablate import ablate, effects
-    from floatlens.evaluation.loop import ModelWorker
     from floatlens.findings.causes import causes
 
-    shared.check_device(loading, running.engine)
-    shared.check_settings(models, loading, sampling)
-    check_interventions(models, loading, intervention, chosen, seeds)
-    asked: dict[str, Any] = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
-    asked |= {"interventions": intervention, "doses": chosen, "controls": seeds}
-    with shared.open_run(out, "ablate", models, asked, running.resume) as folder:
-        with shared.bar() as watch:
-            answers = ablate(
-                models,
-                samples,
-                intervention,
-                doses=chosen,
-                seeds=seeds,
-                sampling=sampling,
-                reading=reading,
-                run=running,
-                folder=folder,
-                watch=watch,
-                engine=engine,
-                worker=ModelWorker(loading),
-            )
+    shared.check_settings(models, loading, running, sampling)
+    check_interventions(models, loading, specs, doses, seeds)
+    how: dict[str, Any] = {"doses": doses, "seeds": seeds, "sampling": sampling, "reading": reading, "run": running}
+    asked = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
+    asked |= {"interventions": specs, "doses": doses, "controls": seeds}
+    with shared.experiment("ablate", models, sources, out, asked) as (found, folder, loop):
+        answers = ablate(models, samples, specs, folder=folder, **how, **loop)
         shared.check_answered(answers)
-        found = {"results": effects(answers), "claims": shared.judge(causes, answers, folder, "causes")}
-        shared.finish_run(folder, sampling, sources, found)
+        found |= {"results": effects(answers), "claims": shared.judge(causes, answers, folder, "causes")}
     if as_json:
         shared.print_json(found)
     else:
@@ -121,29 +104,14 @@ def check_interventions(
 
 def show(found: dict[str, Any]) -> None:
     """Print a table of the effects, and the verdicts."""
-    from floatlens.findings.spelling import number
-
-    console = shared.make_console()
-    measured = {"agreement": "agrees", "kl": "KL", "gold_perplexity": "gold ppl", "well_formed": "formed"}
-    rows = [
+    rows = (
         (
-            *(row[name] for name in ("model", "data", "condition", "n")),
-            number(row.get("accuracy")),
-            _difference(row["change"].get("accuracy")),
-            _difference(row["beyond"].get("accuracy")),
-            *(number(row.get(name)) for name in measured),
+            *(row.get(name) for name in ("model", "data", "condition", "n", "accuracy")),
+            *(row[beside].get("accuracy") for beside in ("change", "beyond")),
+            *(row.get(name) for name in MEASURED),
         )
         for row in found["results"]
-    ]
-    columns = ("model", "data", "intervention", "n", "accuracy", "change", "beyond control", *measured.values())
-    shared.print_table(console, columns, rows)
-    for line in shared.claim_lines(found["claims"]):
-        console.print(line, markup=False)
-    shared.print_notes(shared.problem_lines(found["problems"]))
-
-
-def _difference(found: dict[str, Any] | None) -> str:
-    if not found or found["value"] is None:
-        return "–"
-    value, low, high = (round(each, 2) + 0.0 for each in (found["value"], *found["interval"]))  # never -0.00
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
+    )
+    columns = ("model", "data", "intervention", "n", "accuracy", "change", "beyond control", *MEASURED.values())
+    shared.print_table(columns, rows)
+    shared.print_claims(found["claims"])

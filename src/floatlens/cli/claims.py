@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
+
+FIELDS = (
+    "id", "finding", "sentence", "whose", "source", "primary", "statistic", "effect", "why", "rejected_if", "needs",
+)  # fmt: skip
 
 
 def command(
@@ -22,37 +26,13 @@ def command(
 
         floatlens claims drift --json
     """
-    from rich.console import Console
-    from rich.text import Text
-
     from floatlens.findings.finding import CLAIMS, FINDINGS
 
-    names = FINDINGS.names() if finding is None else [FINDINGS[finding].name]
-    found = [claim for name in names for claim in FINDINGS[name].registered_claims()]
-    found += [claim for claim in CLAIMS.values() if finding is None and claim.finding not in names]
+    name = finding and FINDINGS[finding].name
+    claims = [claim for claim in CLAIMS.values() if name in (None, claim.finding)]
     if as_json:
-        fields = (
-            "id",
-            "finding",
-            "sentence",
-            "whose",
-            "source",
-            "primary",
-            "statistic",
-            "effect",
-            "why",
-            "rejected_if",
-            "needs",
-        )
-        print(json.dumps({"claims": [{name: getattr(claim, name) for name in fields} for claim in found]}))
-        return
-    console = Console(highlight=False)
-    for claim in found:
-        console.print(
-            Text.assemble(
-                (claim.id, "bold"), f"  {claim.sentence} ({claim.whose}{', primary' if claim.primary else ''})"
-            )
-        )
+        return shared.print_json({"claims": [{name: getattr(claim, name) for name in FIELDS} for claim in claims]})
+    for claim in claims:
         about = {
             "source": claim.source,
             "statistic": claim.statistic,
@@ -60,6 +40,5 @@ def command(
             "rejected if": claim.rejected_if,
             "needs": claim.needs,
         }
-        for name, text in about.items():
-            if text:
-                console.print(Text(f"    {name}: {text}"), style="dim")
+        shared.print_lines([f"{claim.id}  {claim.sentence} ({claim.whose}{', primary' if claim.primary else ''})"])
+        shared.print_lines(f"    {name}: {text}" for name, text in about.items() if text)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 
 DEMO = Path("demo")
@@ -50,7 +51,6 @@ def command(
 
     Example: floatlens demo --out demo
     """
-    from floatlens.cli.shared import bar, print_notes
     from floatlens.cli.study import announce, show
     from floatlens.options import Data, Run, Sampling, Scope
     from floatlens.store.engine import cores
@@ -81,8 +81,8 @@ def command(
         plans.append(plan(REAL, ("atlas",), real, 16))
         every = tuple(name for name in every if name != "sink")  # the small models know no prose
     plans.append(plan(MODELS, DATA, every, 32))
-    print_notes([WHY] if len(plans) > 1 else [])
-    with bar(announce(plans)) as watch:
+    shared.print_notes([WHY] if len(plans) > 1 else [])
+    with shared.bar(announce(plans)) as watch:
         found = run_study(plans, out, watch=watch)
     if not full:
         found.notes.append(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 
 
 def command(
@@ -26,9 +26,8 @@ def command(
 
     found = compare(RunFolder.open(first), RunFolder.open(second))
     if as_json:
-        print(json.dumps(found))
+        shared.print_json(found)
     else:
-        for line in lines(found):
-            typer.echo(line)
+        shared.print_lines(lines(found))
     if results_differ(found):
         raise typer.Exit(1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 from floatlens.options import Load
 
@@ -48,13 +51,6 @@ def command(
 
     common.check_models([name for name in what or [] if not is_run(name)])
     asked_with = read(template) if template else DEFAULT
-
-    import secrets
-    import sys
-    from contextlib import suppress
-
-    from rich.console import Console
-
     try:
         from floatlens.explorer.messages import Limits
         from floatlens.explorer.server import address, application, bind, is_loopback, names, open_browser, run
@@ -67,31 +63,22 @@ def command(
     lenses, runs = open_lenses_and_runs(what or [], loading)
     token, ticket, limits = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Limits()
     bound = bind(host, port)
-    app = application(
-        lenses,
-        runs,
-        token=token,
-        ticket=ticket if browser else None,
-        template=asked_with,
-        limits=limits,
-        **names(host, bound),
-    )
+    how: dict[str, Any] = {"token": token, "ticket": ticket if browser else None, "template": asked_with}
+    app = application(lenses, runs, limits=limits, **how, **names(host, bound))
     if not is_loopback(bound):
-        print(
-            f"floatlens: warning: --host {host} allows everyone to connect who can reach this machine and has the address; "
-            "the connection is not encrypted",
-            file=sys.stderr,
+        shared.print_notes(
+            [
+                f"floatlens: warning: --host {host} allows everyone to connect who can reach this machine and has the "
+                "address; the connection is not encrypted"
+            ]
         )
-    console = Console(highlight=False, soft_wrap=True)
-    showing = [*(lens.name for lens in lenses), *(str(path) for path in runs)]
-    console.print(f"FloatLens explores {', '.join(showing)} at", markup=False)
-    console.print(address(host, bound, token=token), markup=False, style="bold")
-    console.print("Ctrl-C ends it.", markup=False)
+    showing = ", ".join([*(lens.name for lens in lenses), *map(str, runs)])
+    shared.print_lines([f"FloatLens explores {showing} at", address(host, bound, token=token), "Ctrl-C ends it."])
     if browser:
         open_browser(address(host, bound, ticket=ticket))
     with suppress(KeyboardInterrupt):  # the normal way to stop the server
         run(app, bound, limits)
-    console.print("\nThe explorer has ended.", markup=False)
+    shared.print_lines(["\nThe explorer has ended."])
 
 
 def is_run(name: str) -> bool:
@@ -101,12 +88,11 @@ def is_run(name: str) -> bool:
 
 def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], list[Path]]:
     """Lenses and run folders from the arguments; no weights are read."""
-    from floatlens.cli.shared import check_device
     from floatlens.explorer.run_folders import runs_in
     from floatlens.lens import Lens, limit_threads
     from floatlens.models.bundled import installed_smollm2
 
-    check_device(loading)
+    shared.check_device(loading)
     lenses: dict[str, Any] = {}
     runs: list[Path] = []
     if not what and Path(DEMO).is_dir():  # opens with a text without and with the token that becomes the sink

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
     from floatlens.findings.finding import Finding
     from floatlens.findings.verdict import Verdict
-
-COLOURS = {"holds": "green", "fails": "red"}  # the other verdicts: yellow
 
 
 def command(
@@ -58,8 +57,6 @@ def command(
 
         floatlens figure absorption runs/llada --paper
     """
-    from floatlens.cli.shared import bar, print_notes
-    from floatlens.findings import style
     from floatlens.findings.finding import FINDINGS, traces_for
     from floatlens.findings.verdict import write_claims
     from floatlens.store.runs import model_runs
@@ -75,19 +72,14 @@ def command(
     # a selection of layers for the maps must not change the numbers that the claims use
     measured_by = {key: value for key, value in given.items() if key in finding.measure_options and key != "layer"}
     traces: Any = [folder.path for folder in folders]
-    with bar() as watch:
+    with shared.bar() as watch:
         if finding.reads in ("traces", "both"):
             opened = traces_for(finding, folders, limit, lambda count: watch(name, count))
             traces = opened if finding.reads == "traces" else (opened, traces)
         measured = finding.measure(traces, **measured_by)
     target = out or (runs[0].with_name(f"{runs[0].name}-figures") if folders[0].is_trace else runs[0])
     figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)
-    written = []
-    for view in finding.views:
-        source = traces if view in finding.maps else measured
-        data = finding.figure(source, view=view, backend="none", **given)
-        stem = name if view == finding.views[0] else f"{name}-{view}"
-        written += style.save(finding.figure(source, view=view, **given), data, figures / stem)
+    written = shared.draw(finding, figures / name, lambda view: traces if view in finding.maps else measured, **given)
     written.append(_write_numbers(measured, numbers.with_name(f"{numbers.name}.parquet")))
     verdicts = finding.claims(measured)
     note = other_setting(finding, str(measured.attrs["setting"]))
@@ -96,11 +88,10 @@ def command(
     if as_json:
         claims = json.loads((target / "claims.json").read_text(encoding="utf-8"))["claims"]
         results = [claim for claim in claims if claim["finding"] == name]
-        found = {"results": results, "note": note, "failed": failed, "files": [str(p) for p in written]}
-        print(json.dumps({**found, "run": str(target)}, ensure_ascii=False))
-        return
-    _show(verdicts, written, failed)
-    print_notes([note] if note else [])
+        found = {"results": results, "note": note, "failed": failed, "files": [str(path) for path in written]}
+        return shared.print_json(found | {"run": str(target)})
+    show(verdicts, written, failed)
+    shared.print_notes([note] if note else [])
 
 
 def other_setting(finding: Finding, setting: str) -> str:
@@ -143,32 +134,26 @@ def _write_numbers(measured: Any, target: Path) -> Path:
     return target
 
 
-def _show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
+def show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:
+    """Print the verdicts, and the names of the written files."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
     from floatlens.findings.spelling import number
     from floatlens.findings.style import short
 
-    console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 1, 0))
-    for column in ("claim", "models", "value [95 % interval]", "n", "setting", "rule", "verdict"):
-        table.add_column(escape(column), overflow="fold")
+    rows = []
     for v in verdicts:
-        verdict = f"[{COLOURS.get(v.verdict, 'yellow')}]{v.verdict}[/]" + (
-            f"\n[dim]{escape(v.reason)}[/]" if v.reason else ""
-        )
-        value = f"{number(v.value)}\n\\[{number(v.interval[0])}, {number(v.interval[1])}]"
-        models = escape("\n".join(map(short, v.models)))
-        table.add_row(escape(v.claim), models, value, str(v.n), v.setting, escape(v.rule) or "–", verdict)
-    console.print(table)
+        verdict = Text(v.verdict, style=shared.COLOURS.get(v.verdict, "yellow"))
+        verdict.append(f"\n{v.reason}" if v.reason else "", style="dim")
+        value = f"{number(v.value)}\n[{number(v.interval[0])}, {number(v.interval[1])}]"
+        rows.append((v.claim, "\n".join(map(short, v.models)), value, v.n, v.setting, v.rule or None, verdict))
+    columns = ("claim", "models", "value [95 % interval]", "n", "setting", "rule", "verdict")
+    console = Console(highlight=False)
+    shared.print_table(columns, rows, console, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 1, 0))
     if failed:
         console.print(f"{failed} samples failed during tracing and are left out: see errors.jsonl of the runs.")
     endings: dict[Path, list[str]] = {}
     for path in written:
         endings.setdefault(path.with_suffix(""), []).append(path.suffix[1:])
-    for stem, found in endings.items():
-        console.print(
-            f"{stem}.{found[0] if len(found) == 1 else '{' + ','.join(found) + '}'}", style="dim", markup=False
-        )
+    shared.print_lines(f"{stem}.{'|'.join(found)}" for stem, found in endings.items())

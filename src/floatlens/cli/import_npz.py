@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from floatlens.cli import shared
+
 
 def command(
     files: Annotated[list[Path], typer.Argument(help=".npz files written by the paper's scripts.")],
@@ -18,8 +20,6 @@ def command(
 
     Example: floatlens import llada_sample_0.npz --model LLaDA-8B-Instruct --out imported
     """
-    from rich.console import Console
-
     from floatlens.store.folder import RunFolder
     from floatlens.trace.npz import import_npz
 
@@ -28,4 +28,4 @@ def command(
     run = RunFolder.create(out, {"command": "import", "asked": asked})
     for file, trace in zip(files, traces, strict=True):
         trace.save(run.trace_path(str(file)), dtype="float32")
-    Console().print(f"{len(traces)} traces in {run.path}", highlight=False, markup=False)
+    shared.print_lines([f"{len(traces)} traces in {run.path}"])

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 import typer
 import typer.core
 
-from floatlens.cli.options import PARSERS, SETTINGS
+from floatlens.cli.options import PARSERS, REPEATED
 from floatlens.errors import FloatLensError
 from floatlens.options import ARGUMENTS
 
@@ -40,22 +40,28 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 PANELS = ("Input", "Study", "Decoding", "Recording", "Model", "Run")
-OWN = {name: "Run" for name in ("out", "jobs", "as_json", "host", "port", "browser")}
-OWN |= {name: "Decoding" for name in ("replay", "order", "intervention", "doses", "controls")}
-OWN |= {name: "Recording" for name in ("trace", "detail")}
+OF_RUNS = (
+    "out",
+    "jobs",
+    "as_json",
+    "host",
+    "port",
+    "browser",
+)  # options of single commands in the panel Run, not Input
 INTERRUPTED = 130
 # Disk errors and what to do about them; finished results are kept.
 FULL, DENIED = "free some space and continue with --resume", "use another --out"
 DISK = {
-    errno.ENOSPC: "no space is left on the disk for",
-    errno.EDQUOT: "the disk quota is exceeded for",
-    errno.EROFS: "the disk is read-only for",
-    errno.EACCES: "there is no permission for",
-    errno.ENOTDIR: "a file is in the way of a folder:",
-    errno.ENAMETOOLONG: "the name is too long for the disk:",
+    errno.ENOSPC: ("no space is left on the disk for", FULL),
+    errno.EDQUOT: ("the disk quota is exceeded for", FULL),
+    errno.EROFS: ("the disk is read-only for", DENIED),
+    errno.EACCES: ("there is no permission for", DENIED),
+    errno.ENOTDIR: ("a file is in the way of a folder:", DENIED),
+    errno.ENAMETOOLONG: ("the name is too long for the disk:", DENIED),
 }
-WAY_OUT = {number: FULL if number in (errno.ENOSPC, errno.EDQUOT) else DENIED for number in DISK}
 
+# Types that typer knows; other options are texts on the command line, see PARSERS.
+PLAIN = (bool, int, str, int | None, str | None, list[str] | None)
 OTHER_TYPES = {"torch": SimpleNamespace(dtype=str)}  # torch is not imported to show help
 # typer has its own copy of click; the base of its errors is found through one that it exports.
 CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -65,7 +71,6 @@ class Commands(typer.core.TyperGroup):
     """The commands, each imported when it is called; none is imported to list them."""
 
     listing: ClassVar[bool] = True
-    show_all: ClassVar[bool] = False  # whether help lists rare options, too
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         without_flag_types(self, ctx)
@@ -85,10 +90,6 @@ class Commands(typer.core.TyperGroup):
             made.command(name)(list_options(importlib.import_module(f"floatlens.cli.{module}").command))
         found: Any = without_flag_types(typer.main.get_command(made), ctx)
         found.name = name
-        if rare := [each for each in found.params if getattr(each, "hidden", False)]:
-            found.epilog = None if self.show_all else f"All options: floatlens {name} --help-all"
-            for each in rare:
-                each.hidden = not self.show_all
         return found
 
 
@@ -127,8 +128,7 @@ def main() -> None:
 def run(argv: list[str]) -> int:
     """Run a command line; returns 0, 2 for a usage error, 130 when interrupted, or 1 for a bug."""
     debug = "--debug" in argv
-    Commands.show_all = "--help-all" in argv
-    words = ["--help" if word == "--help-all" else word for word in argv if word != "--debug"]
+    words = [word for word in argv if word != "--debug"]
     Commands.listing = not any(word in COMMANDS for word in (*words, *to_complete()))
     if words == ["--version"]:
         from floatlens.cli.doctor import versions
@@ -157,11 +157,10 @@ def _run(words: list[str], debug: bool) -> int:
         code = INTERRUPTED
     except BrokenPipeError:
         return 0
-    except OSError as error:
-        if error.errno not in DISK:
-            return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
-        return _failed(f"{DISK[error.errno]} {error.filename or 'the run folder'}; {WAY_OUT[error.errno]}", 2, debug)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK:
+            problem, way_out = DISK[error.errno]
+            return _failed(f"{problem} {error.filename or 'the run folder'}; {way_out}", 2, debug)
         if isinstance(error, RuntimeError) and "decompression error" in str(error):
             return _failed(f"a stored array is damaged ({error}); compute it again with --resume", 2, debug)
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
@@ -202,22 +201,23 @@ def list_options(command: Callable[..., None]) -> Callable[..., None]:
     flat: dict[str, inspect.Parameter] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]
-        if not (isinstance(kind, type) and is_dataclass(kind)):
-            flat[name] = _parameter(name, parameter.default, _with_panel(name, kind))
+        if not is_dataclass(kind):
+            for each in getattr(kind, "__metadata__", ()):
+                if isinstance(each, typer.models.OptionInfo):
+                    each.rich_help_panel = "Run" if name in OF_RUNS else PANELS[0]
+            flat[name] = _parameter(name, parameter.default, kind)
             continue
         groups[name] = parameter.default
         for field in fields(kind):
             if field.metadata["flag"] is not None:
-                made = _field_option(kind, field, getattr(parameter.default, field.name))
-                flat.setdefault(made.name, made)
+                flat.setdefault(_name(field), _field_option(kind, field, getattr(parameter.default, field.name)))
     ordered = sorted(flat.values(), key=_panel)
     defaults = {each.name: each.default for each in ordered if each.default is not each.empty}
 
     def called(**given: Any) -> None:
         values = {**defaults, **given}
-        chosen = {name: _value(default, values) for name, default in groups.items()}
-        own = {name: values[name] for name in hints if name in values and name not in groups}
-        command(**own, **chosen)
+        own = {name: values[name] for name in hints if name in flat and name in values}
+        command(**own, **{name: _value(default, values) for name, default in groups.items()})
 
     called.__doc__, called.__name__, called.__module__ = command.__doc__, command.__name__, command.__module__
     called.__annotations__ = {each.name: each.annotation for each in ordered} | {"return": None}
@@ -229,42 +229,23 @@ def _value(default: Any, given: dict[str, Any]) -> Any:
     """Return the value of a group: its default with what was given on the command line."""
     changes = {}
     for field in fields(default):
-        flag = field.metadata["flag"]
-        if flag is None:
-            continue
-        parser = _parser(field)
-        text = given[_name(field)]
-        if parser is None:
-            changes[field.name] = text
-        elif text is not None:
-            changes[field.name] = parser[1](text, f"--{_name(field).replace('_', '-')}")
+        if field.metadata["flag"] is not None and (text := given[_name(field)]) is not None:
+            parse = PARSERS.get(f"{type(default).__name__}.{field.name}") or PARSERS.get(field.name)
+            changes[field.name] = parse(text, f"--{_name(field).replace('_', '-')}") if parse else text
     return replace(default, **changes)
 
 
 def _field_option(kind: Any, field: Field[Any], default: Any) -> inspect.Parameter:
-    about, parser = field.metadata, _parser(field)
-    annotation = get_type_hints(kind, localns=OTHER_TYPES)[field.name] if parser is None else parser[0]
-    name = _name(field)
-    words = [f"--{name.replace('_', '-')}"] if annotation is bool else []
-    shown: dict[str, Any] = {"rich_help_panel": kind.panel, "hidden": about["rare"]}
-    option = typer.Option(*words, help=about["help"], min=about["least"], **shown)
-    return _parameter(name, None if parser and not isinstance(default, str) else default, Annotated[annotation, option])
+    hint, name, about = get_type_hints(kind, localns=OTHER_TYPES)[field.name], _name(field), field.metadata
+    if hint not in PLAIN:
+        hint, default = list[str] | None if name in REPEATED else str | None, default if type(default) is str else None
+    words = [f"--{name.replace('_', '-')}"] if hint is bool else []
+    option = typer.Option(*words, help=about["help"], min=about["least"], rich_help_panel=kind.panel)
+    return _parameter(name, default, Annotated[hint, option])
 
 
 def _name(field: Field[Any]) -> str:
     return str(field.metadata["flag"] or field.name).replace("-", "_")
-
-
-def _parser(field: Field[Any]) -> tuple[Any, Callable[[Any, str], Any]] | None:
-    return SETTINGS if field.metadata["flag"] == "sampler-set" else PARSERS.get(field.name)
-
-
-def _with_panel(name: str, annotation: Any) -> Any:
-    """Give an option of one command its panel: that of its input, if it is not listed in `OWN`."""
-    for each in getattr(annotation, "__metadata__", ()):
-        if isinstance(each, typer.models.OptionInfo) and each.rich_help_panel is None:
-            each.rich_help_panel = OWN.get(name, PANELS[0])
-    return annotation
 
 
 def _panel(parameter: inspect.Parameter) -> int:

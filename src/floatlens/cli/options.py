@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from floatlens.errors import FloatLensError
 
-if TYPE_CHECKING:
-    from floatlens.data.template import Template
-
 DATA = "a file, a Hub data set, world, world:NAME or atlas"
+MODEL = (
+    "a folder, a Hub id, a GGUF file or a bundled name; with @REVISION for a commit of the Hub, +FOLDER for a LoRA adapter, "
+    ":FAMILY if its family is not detected, :arm or :mdm for a model that writes both ways."
+)
 
 
 def check_models(models: Any) -> Any:
@@ -28,20 +29,9 @@ def check_models(models: Any) -> Any:
     return models
 
 
-Model = Annotated[
-    str,
-    typer.Argument(help="Model: a folder, a Hub id, a GGUF file or a bundled name.", callback=check_models),
-]
-OneModel = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME", help="Model: a folder, a Hub id, a GGUF file or a bundled name.", callback=check_models
-    ),
-]
-Models = Annotated[
-    list[str],
-    typer.Argument(help="Models: folders, Hub ids, GGUF files or bundled names.", callback=check_models),
-]
+Model = Annotated[str, typer.Argument(help=f"Model: {MODEL}", callback=check_models)]
+OneModel = Annotated[str | None, typer.Argument(metavar="NAME", help=f"Model: {MODEL}", callback=check_models)]
+Models = Annotated[list[str], typer.Argument(help=f"Models: {MODEL}", callback=check_models)]
 OneData = Annotated[str | None, typer.Option(help=f"Data set: {DATA}.")]
 DataSets = Annotated[list[str], typer.Option("--data", help=f"Data set: {DATA}; repeat for several.")]
 Out = Annotated[str | None, typer.Option(help="Run folder for the results: a path, or a URL such as s3://….")]
@@ -79,19 +69,19 @@ def parse_numbers(text: str | None, option: str) -> list[int] | None:
     return sorted(set(found))
 
 
-def parse_names(text: str | None, option: str = "") -> list[str]:
+def parse_names(text: str | None) -> list[str]:
     """Split a list at its commas."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def parse_settings(texts: Sequence[str] | None, option: str) -> dict[str, Any] | None:
+def parse_settings(texts: Sequence[str], option: str) -> dict[str, Any]:
     """Parse settings of a sampler; the sampler checks their names and values.
 
     >>> parse_settings(["top_p=0.9", "remasking=random", "use_cache=true"], "--sampler-set")
     {'top_p': 0.9, 'remasking': 'random', 'use_cache': True}
     """
     found: dict[str, Any] = {}
-    for text in texts or ():
+    for text in texts:
         name, has_value, value = text.partition("=")
         if not (name and has_value):
             raise FloatLensError(f"{option} {text!r} is not understood; write NAME=VALUE, such as top_p=0.9")
@@ -99,43 +89,50 @@ def parse_settings(texts: Sequence[str] | None, option: str) -> dict[str, Any] |
             found[name] = json.loads(value)
         except ValueError:
             found[name] = value
-    return found or None
+    return found
 
 
-def _parse_columns(text: str | None, option: str) -> dict[str, str] | None:
+def _settings(texts: Sequence[str], option: str) -> dict[str, Any] | None:
+    return {name: value for name, value in parse_settings(texts, option).items() if name != "name"} or None
+
+
+def _layout(text: str, option: str) -> str | None:
+    from floatlens.data.read import READERS, RecordLayout
+
+    return text if text in READERS and isinstance(READERS[text], RecordLayout) else None
+
+
+def _columns(text: str, option: str) -> dict[str, str] | None:
     from floatlens.data.layouts import parse_columns
 
-    return parse_columns(text) if text else None
+    return None if _layout(text, option) else parse_columns(text)
 
 
-def _read_template(path: str | None, option: str) -> Template | None:
+def _read_template(path: str, option: str) -> Any:
     from floatlens.data.template import read
 
-    return read(path) if path else None
+    return read(path)
 
 
-def _check_family(name: str | None, option: str) -> str | None:
-    from floatlens.models.family import FAMILIES
+def _records(text: str, matrices: bool) -> tuple[str, ...]:
+    from floatlens.attention.statistic import MATRICES  # which imports torch
 
-    return name and FAMILIES[name].name
+    return tuple(name for name in parse_names(text) if (name in MATRICES) == matrices)
 
 
-# How the text of an option becomes its value, where typer cannot tell: the type on the command line, and the function.
-PARSERS: dict[str, tuple[Any, Callable[[Any, str], Any]]] = {
-    "adapter": (str | None, lambda text, option: text),
-    "columns": (str | None, _parse_columns),
-    "device_map": (str | None, lambda text, option: text),
-    "dtype": (str, lambda text, option: text),
-    "detail": (str, lambda text, option: text),
-    "family": (str | None, _check_family),
-    "gold_at": (str | None, parse_numbers),
-    "layers": (str | None, parse_numbers),
-    "matrices": (str | None, lambda text, option: tuple(parse_names(text))),
-    "only": (str | None, lambda text, option: tuple(parse_names(text))),
-    "skip": (str | None, lambda text, option: tuple(parse_names(text))),
-    "stress_interventions": (list[str] | None, lambda texts, option: tuple(texts)),
-    "record": (str | None, lambda text, option: ("default", *parse_names(text))),
-    "record_steps": (str | None, parse_numbers),
-    "template": (str | None, _read_template),
+# How the text of an option becomes its value, where it is not the value; two fields may share an option.
+PARSERS: dict[str, Callable[[Any, str], Any]] = {
+    "columns": _columns,
+    "layout": _layout,
+    "gold_at": parse_numbers,
+    "layers": parse_numbers,
+    "matrices": lambda text, option: _records(text, matrices=True),
+    "only": lambda text, option: tuple(parse_names(text)),
+    "skip": lambda text, option: tuple(parse_names(text)),
+    "stress_interventions": lambda texts, option: tuple(texts),
+    "record": lambda text, option: ("default", *_records(text, matrices=False)),
+    "Load.sampler": lambda texts, option: parse_settings(texts, option).get("name"),
+    "Sampling.sampler": _settings,
+    "template": _read_template,
 }
-SETTINGS = (list[str] | None, parse_settings)
+REPEATED = ("sampler_set", "stress_intervention")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 
 
@@ -27,19 +27,14 @@ def command(
 
         floatlens report traces-mdm traces-arm table1 noise --out report.html
     """
-    from rich.console import Console
-
-    from floatlens.cli.shared import bar
     from floatlens.store.engine import cores
     from floatlens.studies.report import make
 
     if out.is_dir():
         raise FloatLensError(f"--out {out} is a folder; pass an HTML file, such as {out / 'report.html'}")
-    with bar() as watch:
+    with shared.bar() as watch:
         made = make(runs, out, jobs=cores(), watch=watch)
     if as_json:
-        print(json.dumps({"results": [], "report": str(made), "run": [str(run) for run in runs]}))
-        return
-    Console(highlight=False).print(
-        f"The report: {made} ({made.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True
-    )
+        shared.print_json({"results": [], "report": str(made), "run": [str(run) for run in runs]})
+    else:
+        shared.print_lines([f"The report: {made} ({made.stat().st_size / 1e6:.1f} MB)"])

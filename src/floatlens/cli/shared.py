@@ -1,4 +1,4 @@
-"""Functions shared by eval, trace, stress and ablate: checks before and after the work, run folder, and output."""
+"""Functions shared by commands: checks before the work, the run folder, progress, and output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
@@ -20,30 +20,33 @@ if TYPE_CHECKING:
 
     from floatlens.evaluation.sources import DataSource
     from floatlens.findings.finding import Finding
-    from floatlens.options import Data, Load, Sampling
+    from floatlens.options import Load, Run, Sampling
     from floatlens.store.engine import ProgressCallback
     from floatlens.store.folder import RunFolder
 
 QUIET, EVERY = 5.0, 60.0  # seconds of work that prints no line, and between two lines of a part
 WIDE = 10_000  # width of tables that are written to a file or a pipe, so that nothing is cut
+COLOURS = {"holds": "green", "fails": "red"}  # of verdicts; the others: yellow
 
 
-def check_settings(models: Sequence[str], loading: Load, *samplings: Sampling) -> None:
-    """Raise an error for invalid models and settings, before any weights are read."""
+def check_settings(models: Sequence[str], loading: Load, running: Run, *samplings: Sampling) -> None:
+    """Raise an error for an invalid device, model or setting, before any weights are read."""
     from floatlens.lens import Lens
 
+    check_device(loading, running.engine)
     for model in models:
         lens = Lens.find(model, loading)
         for sampling in samplings:
             lens.settings_of((), sampling)
 
 
-def check_device(loading: Load, engine: str | None = "local") -> None:
+def check_device(loading: Load, engine: str = "local") -> None:
     """Raise an error for a device that is not there, before a run folder is made; workers on Ray may have it."""
     import torch
 
     device = loading.device_map
-    if not isinstance(device, str) or device in ("auto", "balanced", "balanced_low_0", "sequential") or engine == "ray":
+    spread = device in ("auto", "balanced", "balanced_low_0", "sequential")
+    if not isinstance(device, str) or spread or engine.startswith("ray"):
         return
     try:
         torch.empty(0, device=device)
@@ -59,29 +62,51 @@ def check_answered(answers: pd.DataFrame) -> None:
 
 
 @contextmanager
-def open_run(
-    out: str | None, command: str, models: Sequence[str], asked: dict[str, Any], resume: bool
-) -> Iterator[RunFolder | None]:
-    """Open the run folder, if there is one, and lock it until the block ends.
+def experiment(
+    command: str, models: Sequence[str], sources: Sequence[DataSource], out: str | None, asked: dict[str, Any]
+) -> Iterator[tuple[dict[str, Any], RunFolder | None, dict[str, Any]]]:
+    """Open the run folder, if there is one, and lock it until the block ends; then write the results to it.
 
-    `asked` has the data sets, the values of the options and further settings, for the manifest.
+    `asked` has the data sets, the values of the options and further settings, for the manifest. Yields the results, for
+    the block to fill, the folder, and the worker, engine and progress for the loop of experiments.
     """
-    if out is None:
-        yield None
-        return
+    from floatlens.evaluation.loop import ModelWorker
+    from floatlens.evaluation.sources import problems_of, write_problems
     from floatlens.models.checkpoint import find
+    from floatlens.options import recorded
     from floatlens.store import manifest
+    from floatlens.store.engine import make_engine
     from floatlens.store.folder import RunFolder
 
-    reading: Data = asked["read"]
-    about = manifest.describe(
-        command,
-        {"models": list(models), **asked},
-        checkpoints=[find(model, asked["load"]) for model in models],
-        data=[*asked["data"], *([reading.corpus] if reading.corpus else [])],
-    )
-    with RunFolder.create(out, about, resume=resume) as folder:
-        yield folder
+    loading, running, reading = asked["load"], asked["run"], asked["read"]
+    folder, found = None, dict[str, Any]()
+    if out is not None:
+        about = manifest.describe(
+            command,
+            {"models": list(models), **asked},
+            checkpoints=[find(model, loading) for model in models],
+            data=[*asked["data"], *([reading.corpus] if reading.corpus else [])],
+        )
+        folder = RunFolder.create(out, about, resume=running.resume)
+    with folder or nullcontext(), bar() as watch:
+        yield found, folder, {"worker": ModelWorker(loading), "engine": make_engine(running), "watch": watch}
+        found["problems"], found["settings"] = problems_of(sources), recorded(asked["sampling"])
+        found["gold_dropped"] = {source.label: source.gold_dropped for source in sources if source.gold_dropped}
+        if folder is not None:  # its results have no path: runs are shared
+            write_problems(folder, sources)
+            folder.write_text("results.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+            folder.finish()
+        found["run"] = folder.location if folder is not None else None
+    print_notes(f"{label}: {text}" for label, text in found["problems"].items())
+
+
+def check_run(running: Run, out: str | None, *, trace: bool = False) -> None:
+    """Raise an error for an unknown engine, and if there is nothing to resume or no place for traces."""
+    from floatlens.store.engine import make_engine
+
+    make_engine(running)
+    if out is None and (running.resume or trace):
+        raise FloatLensError(f"{'--resume' if running.resume else '--trace'} needs --out, the folder of the run")
 
 
 def judge(finding: Finding, answers: pd.DataFrame, folder: RunFolder | None, stem: str, **settings: Any) -> list[Any]:
@@ -89,35 +114,26 @@ def judge(finding: Finding, answers: pd.DataFrame, folder: RunFolder | None, ste
 
     Figures and claims are written to the run folder, if there is one.
     """
-    from floatlens.findings import style
     from floatlens.findings.verdict import write_claims
 
     measured = finding.measure(answers, **settings)
     verdicts = [verdict for verdict in finding.claims(measured) if verdict.n]
     if folder is not None:
-        for view in finding.views:
-            name = stem if view == finding.views[0] else f"{stem}-{view}"
-            numbers = finding.figure(measured, view=view, backend="none")
-            style.save(finding.figure(measured, view=view), numbers, folder.path / "figures" / name)
+        draw(finding, folder.path / "figures" / stem, lambda view: measured)
         write_claims(folder.path / "claims.json", verdicts)
     return [verdict.to_dict() for verdict in verdicts]
 
 
-def finish_run(
-    folder: RunFolder | None, sampling: Sampling, sources: Sequence[DataSource], found: dict[str, Any]
-) -> None:
-    """Add problems, settings and the run to the numbers; write them to the run folder, and close it."""
-    from floatlens.evaluation.sources import problems_of, write_problems
-    from floatlens.options import recorded
+def draw(finding: Finding, target: Any, source: Callable[[str], Any], **settings: Any) -> list[Any]:
+    """Draw all views of a finding from what `source` returns for each; return the paths of the written files."""
+    from floatlens.findings import style
 
-    found["problems"], found["settings"] = problems_of(sources), recorded(sampling)
-    found["gold_dropped"] = {source.label: source.gold_dropped for source in sources if source.gold_dropped}
-    found["run"] = folder.location if folder is not None else None
-    if folder is not None:
-        write_problems(folder, sources)
-        kept = {name: value for name, value in found.items() if name != "run"}  # runs are shared: no paths of the user
-        folder.write_text("results.json", json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
-        folder.finish()
+    written = []
+    for view in finding.views:
+        path = target if view == finding.views[0] else target.with_name(f"{target.name}-{view}")
+        numbers = finding.figure(source(view), view=view, backend="none", **settings)
+        written += style.save(finding.figure(source(view), view=view, **settings), numbers, path)
+    return written
 
 
 def records_of(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -140,18 +156,11 @@ def bar(expected: int = 0) -> Iterator[ProgressCallback]:
             yield watch
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    rate = TextColumn("{task.fields[rate]}")
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeElapsedColumn()]
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as progress:
+    first, barred, _, left = Progress.get_default_columns()
+    columns = [first, barred, MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), left]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         whole, begun = progress.add_task("total", total=expected, rate=""), 0
 
         def watch(about: str, total: int | None) -> Callable[[], None]:
@@ -230,25 +239,55 @@ def spell_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 4800 else f"{seconds / 3600:.1f} h"
 
 
-def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows of texts, whole: their markup is shown as it is, and long cells are folded."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], console: Console | None = None, **style: Any
+) -> None:
+    """Print rows, whole: long cells are folded, and markup in texts is shown as it is."""
     from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    shown = Table()
-    for column in columns:
-        shown.add_column(column, overflow="fold")
+    shown = Table(*map(escape, columns), show_header=bool(columns), **style)
     for row in rows:
-        shown.add_row(*(escape(str(cell)) for cell in row))
-    console.print(shown)
+        shown.add_row(*(cell if isinstance(cell, Text) else Text(spell(cell)) for cell in row))
+    for column in shown.columns:
+        column.overflow = "fold"
+    (console or make_console()).print(shown)
 
 
-def make_console() -> Console:
+def print_records(records: Sequence[Mapping[Any, Any]], columns: Sequence[str]) -> None:
+    """Print a table of some fields of records, if there are any."""
+    if records:
+        rows = [[record.get(name) for name in columns] for record in records]
+        print_table([name.replace("_", " ") for name in columns], rows)
+
+
+def spell(value: Any) -> str:
+    """Return a table cell: three decimals of a number, a difference with its interval, a dash for nothing.
+
+    >>> spell(0.12345), spell({"value": 0.5, "interval": [0.25, 0.75]}), spell(None), spell(3)
+    ('0.123', '+0.50 [+0.25, +0.75]', '–', '3')
+    """
+    if isinstance(value, dict) and value["value"] is not None:
+        middle, low, high = (round(each, 2) + 0.0 for each in (value["value"], *value["interval"]))  # never -0.00
+        return f"{middle:+.2f} [{low:+.2f}, {high:+.2f}]"
+    if value is None or value != value or isinstance(value, dict):
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def make_console(**settings: Any) -> Console:
     """Return the console of a command's output: as wide as its longest line if it is not a terminal."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+    console = Console(highlight=False, **settings)
+    return console if console.is_terminal else Console(highlight=False, width=WIDE, **settings)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines as they are, without markup."""
+    for line in lines:
+        make_console().print(line, markup=False, soft_wrap=True)
 
 
 def print_json(found: Mapping[str, Any]) -> None:
@@ -256,12 +295,10 @@ def print_json(found: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
 
 
-def print_notes(lines: Sequence[str]) -> None:
+def print_notes(lines: Iterable[str]) -> None:
     """Print notes to standard error, without markup."""
-    from rich.console import Console
-
     for line in lines:
-        Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
+        make_console(stderr=True).print(line, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -270,17 +307,11 @@ def noted_warnings() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", UserWarning)
         yield
-    print_notes([f"warning: {each.message}" for each in found if each.category is UserWarning])
+    print_notes(f"warning: {each.message}" for each in found if each.category is UserWarning)
 
 
-def claim_lines(claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line per claim: its models, its sentence, its verdict, and the reason if there is one."""
-    return [
-        f"{', '.join(c['models'])}: {c['claim']}: {c['verdict']}" + (f" ({c['reason']})" if c["reason"] else "")
-        for c in claims
-    ]
-
-
-def problem_lines(problems: Mapping[str, str]) -> list[str]:
-    """Return one line per data set with lines that were skipped."""
-    return [f"{label}: {text}" for label, text in problems.items()]
+def print_claims(claims: Sequence[Mapping[str, Any]]) -> None:
+    """Print one line per claim: its models, its sentence, its verdict, and the reason if there is one."""
+    for c in claims:
+        reason = f" ({c['reason']})" if c["reason"] else ""
+        print_lines([f"{', '.join(c['models'])}: {c['claim']}: {c['verdict']}{reason}"])

@@ -10,7 +10,7 @@ import typer
 from floatlens.cli import options as common
 from floatlens.cli import shared
 from floatlens.errors import FloatLensError, check_known
-from floatlens.options import Data, Load, Recording, Run, Sampling, option
+from floatlens.options import DETAIL, Data, Load, Recording, Run, Sampling, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,9 +38,7 @@ class Difficulty:
     controls: str = option("0", "Seeds of the matched random controls, such as 0,1,2.")
     score: str = option("accuracy", "Score of the curve: accuracy, accuracy_words, f1 or em.")
     trace: bool = option(False, "Keep a trace of every answer in --out.")
-    detail: Literal["full", "summary"] = option(
-        "full", "What traces keep: full (every head) or summary (means over heads)."
-    )
+    detail: Literal["full", "summary"] = option("full", DETAIL)
 
 
 DEFAULTS = Difficulty()
@@ -78,34 +76,28 @@ def command(
         floatlens stress collection tiny-mdm --data world:fresh --out collection
     """
     from floatlens.data.read import named_data
+    from floatlens.data.retrieval import index_of
     from floatlens.evaluation.collection import COLLECTION
     from floatlens.evaluation.metrics import SCORES
     from floatlens.evaluation.sources import open_sources
     from floatlens.evaluation.stress import STRESSES, StressOptions, stress_experiments
-    from floatlens.store.engine import make_engine
 
     test = COLLECTION if name == COLLECTION.name else STRESSES[name]
-    score, trace, intervention = how.score, how.trace, how.intervention
-    check_known("score", score, SCORES)
-    if trace and out is None:
-        raise FloatLensError("--trace needs --out, the folder for the traces")
-    record = ("received_writing",) if test is COLLECTION else ("default",)
-    recording = Recording(record=record, detail=how.detail) if trace else None
-    running.check_out(out)
+    check_known("score", how.score, SCORES)
+    shared.check_run(running, out, trace=how.trace)
     if reading.gold_at:
         raise FloatLensError("--gold-at is an option of trace, study and eval; use `stress position` with --levels")
     models = list(dict.fromkeys(models))
-    generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
     values = common.parse_numbers(how.levels, "--levels")
     seeds = common.parse_numbers(how.controls, "--controls") or []
-    engine = make_engine(running)
-    sources = open_sources(data, replace(reading, passages=generated, retriever=None, corpus=None))
+    generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
+    sources = open_sources(data, replace(reading, passages=generated, corpus=None))
     options = StressOptions(
         values=tuple(values) if values is not None else None,
         passages=reading.passages,
         distractors=how.distractors,
         seed=reading.seed or 0,
-        index=open_index(reading.corpus),
+        index=index_of(reading.corpus) if reading.corpus else None,
     )
     made = {source.label: test.levels(list(source.samples()), options) for source in sources}
 
@@ -113,55 +105,40 @@ def command(
     from floatlens.cli.ablate import check_interventions
     from floatlens.evaluation import curves
     from floatlens.evaluation.conditions import Condition, conditions
-    from floatlens.evaluation.loop import ModelWorker, answer_all
+    from floatlens.evaluation.loop import answer_all
     from floatlens.findings.stress import stress as finding
 
     levels_of = [level.options(sampling, reading)[0] for several in made.values() for level in several]
-    shared.check_device(loading, running.engine)
-    shared.check_settings(models, loading, sampling, *levels_of)
-    under = [Condition.plain()]
-    if intervention:
-        check_interventions(models, loading, intervention, None, seeds)
-        under = conditions(intervention, None, seeds)
+    shared.check_settings(models, loading, running, sampling, *levels_of)
+    recording, under = None, [Condition.plain()]
+    if how.trace:
+        recording = Recording(("received_writing",) if test is COLLECTION else ("default",), detail=how.detail)
+    if how.intervention:
+        check_interventions(models, loading, how.intervention, None, seeds)
+        under = conditions(how.intervention, None, seeds)
     asked: dict[str, Any] = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
     asked |= {"stress": name, "levels": values, "distractors": how.distractors, "recording": recording}
-    asked |= {"interventions": intervention, "controls": seeds} if intervention else {}
-    with shared.open_run(out, "stress", models, asked, running.resume) as folder:
-        with shared.bar() as watch:
-            answers, _ = answer_all(
-                stress_experiments(
-                    test,
-                    models,
-                    made,
-                    under,
-                    sampling=sampling,
-                    reading=reading,
-                    batch_size=running.batch_size,
-                    recording=recording,
-                ),
-                ModelWorker(loading),
-                folder,
-                engine=engine,
-                watch=watch,
-            )
+    asked |= {"interventions": how.intervention, "controls": seeds} if how.intervention else {}
+    ways: dict[str, Any] = {"sampling": sampling, "reading": reading, "batch_size": running.batch_size}
+    with shared.experiment("stress", models, sources, out, asked) as (found, folder, loop):
+        jobs = stress_experiments(test, models, made, under, recording=recording, **ways)
+        answers, _ = answer_all(jobs, folder=folder, **loop)
         shared.check_answered(answers)
-        found: dict[str, Any]
         if test is COLLECTION:
-            found = collection_results(answers, made, folder, trace)
+            found |= collection_results(answers, made, folder, how.trace)
         else:
-            found = {
+            found |= {
                 "results": curves.as_results(answers),
-                "robustness": shared.records_of(curves.robustness(answers, score)),
-                "effects": curves.effects(answers, score),
-                "claims": shared.judge(finding, answers, folder, f"stress-{name}", score=score),
+                "robustness": shared.records_of(curves.robustness(answers, how.score)),
+                "effects": curves.effects(answers, how.score),
+                "claims": shared.judge(finding, answers, folder, f"stress-{name}", score=how.score),
             }
-        shared.finish_run(folder, sampling, sources, found)
     if as_json:
         shared.print_json(found)
     elif test is COLLECTION:
         show_collection(found)
     else:
-        show(curves.curves(answers, score), found)
+        show(curves.curves(answers, how.score), found)
 
 
 def collection_results(
@@ -174,7 +151,7 @@ def collection_results(
 
     streams = {data: {level.name: level.samples for level in several} for data, several in made.items()}
     answers = collection.with_outcomes(answers, streams)
-    found: dict[str, Any] = {"results": shared.records_of(collection.summary(answers)), "attention": []}
+    found = {"results": shared.records_of(collection.summary(answers)), "attention": []}
     if folder is not None:
         folder.write_table("answers", answers)
         if trace:
@@ -185,55 +162,25 @@ def collection_results(
     return found
 
 
-def open_index(corpus: str | None) -> Any:
-    """Return the index of a corpus, if there is one."""
-    if corpus is None:
-        return None
-    from floatlens.data.retrieval import index_of
-
-    return index_of(corpus)
-
-
 def show_collection(found: dict[str, Any]) -> None:
     """Print one row per model and stage, and the attention by role."""
-
-    console, named = shared.make_console(), ("model", "data", "stage")
-    columns = {"accuracy_words": "right", "outdated": "outdated", "misled": "misled", "recall": "recall"}
-    rows = [
-        (
-            *(row[name] for name in named),
-            *("–" if row[column] is None else f"{row[column]:.3f}" for column in columns),
-            row["n"],
-        )
-        for row in found["results"]
-    ]
-    shared.print_table(console, (*named, *columns.values(), "n"), rows)
-    for row in found["attention"]:
-        about = ", ".join(str(row[name]) for name in ("model", "data", "stage", "role"))
-        console.print(f"attention of {about}: {row['share']:.3f}, per token {row['per_token']:.2f}", markup=False)
-    shared.print_notes(shared.problem_lines(found["problems"]))
+    shared.print_records(
+        found["results"],
+        ("model", "data", "stage", "accuracy_words", "outdated", "misled", "recall", "n"),
+    )
+    shared.print_records(found["attention"], ("model", "data", "stage", "role", "share", "per_token"))
 
 
 def show(table: pd.DataFrame, found: dict[str, Any]) -> None:
-    """Print the curves, the robustness and the claims."""
-
-    console = shared.make_console()
-    named = ("model", "data", "level", "intervention") if found["effects"] else ("model", "data", "level")
-    rows = [
-        (*(row[name] for name in named), f"{row['mean']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}", row["n"])
-        for row in table.to_dict("records")
+    """Print the curves, the robustness, the effects of interventions and the claims."""
+    under = ("intervention",) if found["effects"] else ()
+    shared.print_records(table.to_dict("records"), ("model", "data", "level", *under, "mean", "low", "high", "n"))
+    shared.print_records(found["robustness"], ("model", "data", *under, "range", "slope", "loss"))
+    effects = [
+        row | {"effect on": number, "compared with": what, "difference": difference}
+        for row in found["effects"]
+        for beside, what in (("change", "no intervention"), ("beyond", "its control"))
+        for number, difference in row[beside].items()
     ]
-    shared.print_table(console, (*named, "score", "95 % interval", "n"), rows)
-    for row in found["robustness"]:
-        text = ", ".join(f"{key} {row[key]:+.3f}" for key in ("range", "slope", "loss") if row.get(key) is not None)
-        about = ", ".join(row[name] for name in ("model", "data", "intervention") if row[name])
-        console.print(f"{about}: {text}", markup=False)
-    for row in found["effects"]:
-        for number, difference in (row["beyond"] or row["change"]).items():
-            low, high = difference["interval"]
-            beside = "its control" if row["beyond"] else "no intervention"
-            text = f"{number} {difference['value']:+.3f} [{low:+.3f}, {high:+.3f}] compared with {beside}"
-            console.print(f"{row['model']}, {row['data']}, {row['intervention']}: {text}", markup=False)
-    for line in shared.claim_lines(found["claims"]):
-        console.print(line, markup=False)
-    shared.print_notes(shared.problem_lines(found["problems"]))
+    shared.print_records(effects, ("model", "data", "intervention", "effect on", "compared with", "difference"))
+    shared.print_claims(found["claims"])

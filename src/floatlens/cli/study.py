@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 from floatlens.options import Data, Load, Run, Sampling, Scope
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from floatlens.store.engine import Engine
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.study import Study
@@ -29,7 +26,6 @@ WORK = {
     "stress": "{} answers under stress",
     "causes": "{} answers under interventions and their controls",
 }
-COLOURS = {"holds": "green", "fails": "red"}  # the other verdicts: yellow
 
 
 def command(
@@ -68,41 +64,35 @@ def command(
     engine = make_engine(running)
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.shared import bar, check_device
     from floatlens.studies.plan import StudyPlan
     from floatlens.studies.study import check, run_study
 
-    check_device(loading, running.engine)
-    plan = StudyPlan(
-        models=tuple(dict.fromkeys(models)),
-        data=tuple(dict.fromkeys(data)),
-        scope=replace(scope, jobs=scope.jobs or fitting_jobs(models, loading)),
-        reading=reading,
-        sampling=sampling,
-        load=loading,
-        run=running,
-    )
+    shared.check_device(loading, running.engine)
+    scope = replace(scope, jobs=scope.jobs or fitting_jobs(models, loading))
+    about: dict[str, Any] = {"models": tuple(dict.fromkeys(models)), "data": tuple(dict.fromkeys(data))}
+    plan = StudyPlan(**about, scope=scope, reading=reading, sampling=sampling, load=loading, run=running)
     check(plan)
-    with bar(announce([plan], engine)) as watch:
+    with shared.bar(announce([plan], engine)) as watch:
         found = run_study(plan, out, engine, watch)
     show(found, as_json)
 
 
 def announce(plans: Sequence[StudyPlan], engine: Engine | None = None) -> int:
     """Print to standard error what a study will do and how long that takes; return the number of its questions."""
-    from floatlens.cli.shared import print_notes, spell_time
     from floatlens.findings.spelling import listed
     from floatlens.studies.study import estimate
 
     lines = [f"Study of {listed(plan.models)} on {listed(plan.data)}: {', '.join(plan.findings)}" for plan in plans]
     if engine is not None and not engine.in_process:
-        print_notes(lines)
+        shared.print_notes(lines)
         return 0
-    print_notes([*lines, "Timing a few questions of each model …"])
+    shared.print_notes([*lines, "Timing a few questions of each model …"])
     sizes, seconds = estimate(plans, plans[0].scope.jobs or 1)
-    parts = [f"{WORK[part].format(count)}" for part, count in sizes.items() if count]
+    parts = [WORK[part].format(count) for part, count in sizes.items() if count]
     shorter = "; --resume skips what is done" if plans[0].run.resume else "; --limit N makes it shorter"
-    print_notes([f"{'; '.join(parts)}.", f"This takes about {spell_time(seconds)} on this machine{shorter}."])
+    shared.print_notes(
+        [f"{'; '.join(parts)}.", f"This takes about {shared.spell_time(seconds)} on this machine{shorter}."]
+    )
     return sum(sizes.values())
 
 
@@ -121,52 +111,42 @@ def fitting_jobs(models: list[str], loading: Load) -> int:
 
 def show(found: Study, as_json: bool) -> None:
     """Print only JSON, or the claims, remarks, and the path of the report."""
-    from rich.console import Console
-
     from floatlens.studies.sentences import say_aloud
     from floatlens.studies.study import REPORT
 
+    report = f"{found.location}/{REPORT}"
     if as_json:
         about: dict[str, Any] = {"results": found.results, "claims": found.claims, "failed": found.failed}
         about |= {"notes": found.notes, "seconds": round(found.seconds, 1)}
-        sys.stdout.write(json.dumps({**about, "report": f"{found.location}/{REPORT}", "run": found.location}) + "\n")
+        shared.print_json(about | {"report": report, "run": found.location})
     else:
-        console = Console(highlight=False)
-        claims_table(console, found.claims)
-        for what, reason in found.failed.items():
-            console.print(f"failed: {what}: {reason}", style="red", markup=False)
-        for sentence in found.notes:
-            console.print(sentence, markup=False)
-        console.print(f"{found.seconds:.0f} seconds; figures, tables and traces are in {found.location}", markup=False)
-        console.print("The report: ", end="")
-        console.print(f"{found.location}/{REPORT}", style="bold", markup=False, soft_wrap=True)
-        for sentence in say_aloud(found.claims):
-            console.print()
-            console.print(sentence, markup=False)
+        print_verdicts(found.claims)
+        shared.print_lines(f"failed: {what}: {reason}" for what, reason in found.failed.items())
+        took = f"{found.seconds:.0f} seconds; figures, tables and traces are in {found.location}"
+        shared.print_lines([*found.notes, took, f"The report: {report}"])
+        shared.print_lines(f"\n{sentence}" for sentence in say_aloud(found.claims))
     if found.failed and not found.claims:
         raise FloatLensError(f"nothing could be measured; the first failure: {next(iter(found.failed.values()))}")
 
 
-def claims_table(console: Console, claims: list[dict[str, Any]]) -> None:
+def print_verdicts(claims: list[dict[str, Any]]) -> None:
     """Print one line per claim, 80 columns wide; numbers and models are in the report and in claims.json."""
     from rich.text import Text
 
     from floatlens.studies.sentences import by_claim, count_verdicts, say_primary
 
-    source, left_out = "", []
+    console, source, left_out = shared.make_console(), "", []
     for several in by_claim(claims).values():
         measured = [claim for claim in several if claim["n"]]
         if not measured:
             left_out.append(several[0]["claim"])
             continue
-        text = count_verdicts(measured)
         if (found := "The paper" if several[0]["whose"] == PAPER else "Beyond the paper") != source:
             source = found
             console.print(Text(f"{source:<51} {'models or pairs':>28}", style="bold"))
-        line = Text(f"{several[0]['claim'][:51]:<51} ")
         verdicts = {claim["verdict"] for claim in measured}
-        line.append(f"{text:>28}", style=COLOURS.get(next(iter(verdicts)), "yellow") if len(verdicts) == 1 else "")
-        console.print(line, soft_wrap=True)
-    console.print(f"{say_primary(claims)}.")
-    if left_out:
-        console.print(Text(f"Without data here: {'; '.join(left_out)}"))
+        style = shared.COLOURS.get(verdicts.pop(), "yellow") if len(verdicts) == 1 else ""
+        line = Text(f"{several[0]['claim'][:51]:<51} ")
+        console.print(line.append(f"{count_verdicts(measured):>28}", style=style), soft_wrap=True)
+    shared.print_lines([f"{say_primary(claims)}."])
+    shared.print_lines([f"Without data here: {'; '.join(left_out)}"] if left_out else [])

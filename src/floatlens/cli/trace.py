@@ -29,17 +29,12 @@ class Asked:
         "Raw text to continue, such as a protein sequence, or with a [MASK] for each token that a masked model should "
         "write; regions are marked as [[name: its text]].",
     )
-    ids: str | None = option(None, "Token ids to continue, such as 1,5,7.", rare=True)
+    ids: str | None = option(None, "Token ids to continue, such as 1,5,7.")
     passage: list[str] | None = option(None, "A passage for --prompt; repeat for several.")
-    gold: list[int] | None = option(None, "Index of a --passage with the answer, from 0; repeat for several.")
-    answer: list[str] | None = option(None, "A gold answer to --prompt; repeat for several.", rare=True)
     replay: str | None = option(
-        None, "Text to replay after --prompt, --text or --ids, revealed step by step instead of sampled."
-    )
-    order: str = option(
-        "left-to-right",
-        "Order of --replay: left-to-right, random, or indices such as 2,0,1+3 (+: together).",
-        rare=True,
+        None,
+        "Text to replay after --prompt, --text or --ids, revealed step by step instead of sampled, from left to right or "
+        "by --sampler-set order=random, or such as order=2,0,1+3 (+: together).",
     )
     intervention: list[str] | None = option(
         None, 'Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'
@@ -77,21 +72,24 @@ def command(
     """
     from floatlens.evaluation.sources import open_sources, with_gold_at
     from floatlens.interventions.intervention import parse_intervention
-    from floatlens.store.engine import make_engine
 
     given = {"--prompt": asked.prompt, "--text": asked.text, "--ids": asked.ids, "--data": data}
     if sum(value is not None for value in given.values()) != 1:
         raise FloatLensError(f"pass exactly one of {', '.join(given)}")
     if asked.replay is not None and data is not None:
         raise FloatLensError("--replay needs one prompt; pass it with --prompt, --text or --ids")
-    ids, order = parse_ids(asked.ids), parse_order(asked.order)
+    settings = dict(sampling.sampler or {})
+    order = parse_order(str(settings.pop("order", "left-to-right"))) if asked.replay is not None else ""
+    sampling = replace(sampling, sampler=settings or None)
+    ids = parse_ids(asked.ids)
     reading = replace(reading, seed=None)  # the questions are the first ones; the seed is only the sampler's
     interventions = [parse_intervention(spec) for spec in asked.intervention or ()]
-    engine, names = make_engine(running), [data] if data else []
+    shared.check_run(running, out)
+    names = [data] if data else []
     sources = open_sources(names, reading, ())
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
+    from floatlens.evaluation.loop import Experiment, Journal, run_experiments
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store.folder import RunFolder
@@ -111,33 +109,28 @@ def command(
     if data is None:
         with shared.noted_warnings():
             prompts = samples = [one_prompt(lens, asked, ids, order, reading, sampling.seed or 0)]
-    settings = lens.settings_of(prompts, sampling)
-    check_recording(recording, lens.shape, settings.step_count)
+    chosen = lens.settings_of(prompts, sampling)
+    check_recording(recording, lens.shape, chosen.step_count)
     for prompt in prompts:
-        settings.fits(len(prompt.ids), lens.context_length)
+        chosen.fits(len(prompt.ids), lens.context_length)
     how: dict[str, Any] = {"recording": recording, "interventions": tuple(asked.intervention or ())}
     job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, len(samples), **how)
     kept = {"data": names, "read": reading, "load": loading, "sampling": sampling, "recording": recording}
-    kept |= recorded(asked)
-    with shared.open_run(out, "trace", [model], kept, running.resume) as folder, shared.bar() as watch:
-        records, _ = run_experiments([job], ModelWorker(loading), Journal(folder), engine=engine, watch=watch)
+    kept |= recorded(asked) | {"order": order, "run": running}
+    with shared.experiment("trace", [model], sources, out, kept) as (found, folder, loop):
+        records, _ = run_experiments([job], journal=Journal(folder), **loop)
         failed = [record for record in records if record.error]
         count = len(records) - len(failed)
-        found: dict[str, Any] = {"results": [{"model": model, "data": data, "n": count, "errors": len(failed)}]}
-        shared.finish_run(folder, sampling, sources, found)
-    notes = shared.problem_lines(found["problems"])
+        found["results"] = [{"model": model, "data": data, "n": count, "errors": len(failed)}]
     if not count:
-        shared.print_notes(notes)
         raise FloatLensError(f"no sample could be traced; the first failed because: {failed[0].error}")
     if as_json:
         return shared.print_json(found)
-    console = shared.make_console()
     if data is None:
         with RunFolder.open(out) as made:
-            console.print(str(Trace.open(made.samples()[0][1])), markup=False)
+            shared.print_lines([str(Trace.open(made.samples()[0][1]))])
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
-    console.print(f"{count} {'trace' if count == 1 else 'traces'} in {found['run']}{also}", markup=False)
-    shared.print_notes(notes)
+    shared.print_lines([f"{count} {'trace' if count == 1 else 'traces'} in {found['run']}{also}"])
 
 
 def one_prompt(
@@ -145,28 +138,24 @@ def one_prompt(
 ) -> Prompt:
     """Return the prompt of --prompt, --text or --ids, with the answer of --replay."""
     from floatlens.data.prompt import Prompt
-    from floatlens.data.sequences import MARK, MARKS
+    from floatlens.data.sequences import MARK, MARKS, MASK_MARK
     from floatlens.data.template import DEFAULT
 
     if asked.prompt is not None:
         how: dict[str, Any] = {"order": reading.order, "template": reading.template or DEFAULT, "chat": reading.chat}
-        made = lens.prompt(asked.prompt, asked.passage or (), gold=asked.gold, **how)
+        gold = [position - 1 for position in reading.gold_at or ()]
+        made = lens.prompt(asked.prompt, asked.passage or (), gold=gold, **how)
     elif asked.text is None:
         made = Prompt.from_ids(ids or [])
     else:
-        make = lens.infill_prompt if has_mask(lens, asked.text) else lens.text_prompt
+        own_mask = lens.token_strings([lens.mask_id])[str(lens.mask_id)] if lens.has_mask else MASK_MARK
+        masked = MASK_MARK in asked.text or own_mask in asked.text
+        make = lens.infill_prompt if masked else lens.text_prompt
         made = make(asked.text, MARKS if MARK.search(asked.text) else None)
-    made = replace(made, answers=list(asked.answer or ()), sample_id="prompt")
+    made = replace(made, sample_id="prompt")
     if asked.replay is None:
         return made
     return lens.with_answer(made, asked.replay, order, seed=seed, regions=MARKS if MARK.search(asked.replay) else None)
-
-
-def has_mask(lens: Lens, text: str) -> bool:
-    """Whether a text has a [MASK], or the model's own mask token, to be written."""
-    from floatlens.data.sequences import MASK_MARK
-
-    return MASK_MARK in text or (lens.has_mask and lens.token_strings([lens.mask_id])[str(lens.mask_id)] in text)
 
 
 def parse_ids(text: str | None) -> list[int] | None:
@@ -175,10 +164,8 @@ def parse_ids(text: str | None) -> list[int] | None:
     >>> parse_ids("1, 5,7")
     [1, 5, 7]
     """
-    if text is None:
-        return None
     try:
-        return [int(word) for word in text.split(",")]
+        return None if text is None else [int(word) for word in text.split(",")]
     except ValueError:
         raise FloatLensError(f"--ids {text!r} is not understood; write token ids as 1,5,7") from None
 
@@ -195,5 +182,5 @@ def parse_order(text: str) -> str | list[list[int]]:
         return [[int(index) for index in step.split("+")] for step in text.split(",")]
     except ValueError:
         raise FloatLensError(
-            f"--order {text!r} is not understood; write left-to-right, random, or indices such as 2,0,1+3"
+            f"order={text} is not understood; write left-to-right, random, or indices such as 2,0,1+3"
         ) from None

@@ -7,9 +7,20 @@ from typing import Annotated
 import typer
 
 from floatlens.cli import options as common
+from floatlens.cli import shared
 from floatlens.options import Data, Load
 
-COLUMNS = ("sink_share", "sink_token", "first_share", "absorption", "floating", "copying", "massive", "nats")
+COLUMNS = (
+    "checkpoint",
+    "sink_share",
+    "sink_token",
+    "first_share",
+    "absorption",
+    "floating",
+    "copying",
+    "massive",
+    "nats",
+)
 
 
 def command(
@@ -52,24 +63,16 @@ def command(
     # Everything above is quick; from here on torch is needed.
     import json
 
-    from floatlens.cli.shared import bar, check_device, make_console, print_json, print_notes, print_table
-    from floatlens.findings.spelling import number
     from floatlens.studies.track import as_frame, records_of, sentence, summarise, track
 
-    check_device(loading)
+    shared.check_device(loading)
     how = {"resume": resume, "skip_broken": skip_broken, **vars(loading), **vars(reading)}
-    with bar() as watch:
+    with shared.bar() as watch:
         found = track(checkpoints, data=data, out=out, watch=watch, **how)
-    skipped = json.loads(found.attrs["skipped"])
+    results, skipped = records_of(summarise(found)), json.loads(found.attrs["skipped"])
     if as_json:
         layers = records_of(as_frame(found))
-        print_json({"results": records_of(summarise(found)), "layers": layers, "skipped": skipped, "run": out})
-        return
-    numbers = summarise(found)
-    cells = [[repr(v) if isinstance(v, str) else number(v) for v in row] for row in numbers[list(COLUMNS)].values]
-    console = make_console()
-    names = ["checkpoint", *(name.replace("_", " ") for name in COLUMNS)]
-    print_table(console, names, ([name, *row] for name, row in zip(numbers["checkpoint"], cells, strict=True)))
-    console.print(sentence(found), markup=False, soft_wrap=True)
-    console.print(f"The report: {out}/report.html; side by side: floatlens explore {out}", markup=False, soft_wrap=True)
-    print_notes([f"left out: {name}: {reason}" for name, reason in skipped.items()])
+        return shared.print_json({"results": results, "layers": layers, "skipped": skipped, "run": out})
+    shared.print_records([row | {"sink_token": repr(row["sink_token"])} for row in results], COLUMNS)
+    shared.print_lines([sentence(found), f"The report: {out}/report.html; side by side: floatlens explore {out}"])
+    shared.print_notes(f"left out: {name}: {reason}" for name, reason in skipped.items())

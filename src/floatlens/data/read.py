@@ -43,7 +43,7 @@ class Problems:
 
     def add(self, source: str, line: int, what: str) -> None:
         if self.strict:
-            raise FloatLensError(f"{source}, line {line}: {what}; fix the line, or leave out --strict to skip it")
+            raise FloatLensError(f"{source}, line {line}: {what}; fix the line, or leave out strict=True to skip it")
         self.skipped += 1
         if len(self.kept) < KEPT:
             self.kept.append({"source": source, "line": line, "problem": what})
@@ -108,7 +108,7 @@ READERS: Registry[RecordLayout | NamedData] = Registry(
 def register_reader(reader: R, *, priority: int = 0) -> R:
     """Register a reader: a `RecordLayout`, a `NamedData`, or a function `record -> Sample`.
 
-    A function becomes a layout with the function's name, to be chosen with `--layout NAME`. Layouts with a higher priority
+    A function becomes a layout with the function's name, to be chosen with `--columns NAME`. Layouts with a higher priority
     are tried first when the layout of a record is detected.
 
     >>> @register_reader                                                                 # doctest: +SKIP

@@ -125,7 +125,7 @@ class Experiment:
         if self.recording is None:
             return record.with_answer(made), {}
         answered, how = record.with_answer(Generation.from_trace(lens, made)), self.recording
-        return answered, {} if folder is None else folder.save_trace(record.name, made, how.trace_dtype, how.detail)
+        return answered, {} if folder is None else folder.save_trace(record.name, made, detail=how.detail)
 
 
 @dataclass(frozen=True)

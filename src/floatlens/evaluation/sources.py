@@ -88,7 +88,7 @@ class DataSource:
             return
         peeked = list(islice(stream, PEEK))
         if OPEN in self.conditions and peeked and not any(s.passages or s.infill or s.continuation for s in peeked):
-            raise FloatLensError(f"{self.name} has no passages; use --closed-book, or --retriever bm25 --corpus FILE")
+            raise FloatLensError(f"{self.name} has no passages; use --closed-book, or --corpus FILE")
         for sample in chain(peeked, stream):
             if passages is not None and named_data(self.name) is None:
                 sample = gold_among(sample, passages)

@@ -129,13 +129,16 @@ def without_loader_fields(value: Any) -> Any:
 def find(name: str, how: Load = Load()) -> Checkpoint:
     """Find a model by folder, GGUF file, bundled name or Hub id, and the folder of its adapter.
 
-    Only a Hub id needs the network. `NAME:arm` and `NAME:mdm` choose the mode of a model that writes both ways.
+    Only a Hub id needs the network. The name may end with options, see `split_name`.
     """
     check_name(name)
-    full_name, (name, mode) = name, split_mode(name)
-    if mode and how.mode not in (None, mode):
-        raise FloatLensError(f"model {full_name!r} names its mode, which is not {how.mode!r}; leave one of them out")
-    how = replace(how, mode=mode or how.mode)
+    full_name, (name, given_here) = name, split_name(name)
+    for option, value in given_here.items():
+        if getattr(how, option) not in (None, value):
+            raise FloatLensError(
+                f"model {full_name!r} names its {option}, which is not {getattr(how, option)!r}; leave one out"
+            )
+    how = replace(how, **given_here)
     given, adapter = how.family, how.adapter
     if name in ADAPTERS:
         if adapter is not None:
@@ -153,10 +156,21 @@ def find(name: str, how: Load = Load()) -> Checkpoint:
     return Checkpoint(full_name, str(source), config, family, how, gguf_file, adapter)
 
 
-def split_mode(name: str) -> tuple[str, str | None]:
-    """The name of a model and the mode at its end, if there is one."""
-    base, _, mode = name.rpartition(":")
-    return (base, mode) if base and mode in MODES and not Path(name).exists() else (name, None)
+def split_name(text: str) -> tuple[str, dict[str, Any]]:
+    """The name of a model, and the options at its end: NAME@REVISION of the Hub, MODEL+ADAPTER, and :FAMILY, :arm or :mdm.
+
+    >>> split_name("smollm2+out/lora:a2d-shifted"), split_name("org/name@main")
+    (('smollm2', {'family': 'a2d-shifted', 'adapter': 'out/lora'}), ('org/name', {'revision': 'main'}))
+    """
+    options: dict[str, Any] = {}
+    name, colon, last = text.rpartition(":")
+    if colon and not Path(text).expanduser().exists():
+        options["mode" if last in MODES else "family"] = last if last in MODES else FAMILIES[last].name
+        text = name
+    for sign, option in (("+", "adapter"), ("@", "revision")):
+        if sign in text and not Path(text).expanduser().exists():
+            text, _, options[option] = text.partition(sign)
+    return text, options
 
 
 def in_mode(family: Family, mode: str | None, name: str) -> Family:
@@ -193,7 +207,7 @@ HUB_ID = re.compile(r"[\w.~-]+/[\w.-]+")
 
 def check_name(name: str) -> None:
     """Raise an error for an invalid model name, without importing torch or contacting the Hub."""
-    name, _ = split_mode(name)
+    name, _ = split_name(name)
     path = Path(name).expanduser()
     if name in (*BUNDLED, SMOLLM2, *ADAPTERS):
         return
@@ -227,7 +241,7 @@ def _files(name: str, revision: str | None) -> tuple[Path | str, dict[str, Any],
         return path, read_json(path / "config.json", f"{name} is not a checkpoint folder"), None
     if revision is None and is_local_path(name):
         raise FloatLensError(
-            f"model {name!r}: the folder {path} does not exist; to load a Hub model of this name, pass --revision main"
+            f"model {name!r}: the folder {path} does not exist; to load a Hub model of this name, write {name}@main"
         )
     return name, _hub_config(name, revision), None
 

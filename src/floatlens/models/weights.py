@@ -92,7 +92,7 @@ def check_weights(checkpoint: Checkpoint) -> tuple[PreTrainedConfig, Path, bool 
     if (source / "adapter_config.json").exists():  # transformers would apply it silently, pickled or not
         raise FloatLensError(
             f"{checkpoint.name} has an adapter next to its weights (adapter_config.json); move it to a separate folder and "
-            "pass that folder with --adapter"
+            "pass MODEL+FOLDER with that folder"
         )
     files = check_files(source, allow_pickle=allow_pickle)
     if safe := files[0].suffix == ".safetensors":

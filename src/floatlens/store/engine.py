@@ -11,6 +11,7 @@ import ctypes
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import sys
 import traceback
@@ -64,7 +65,7 @@ class Engine:
 
     def __init__(self, workers: int = 1) -> None:
         if workers < 1:
-            raise FloatLensError(f"workers {workers} is not a positive number; use --workers 1")
+            raise FloatLensError(f"workers {workers} is not a positive number; use --engine local")
         self.workers = workers
         self.progress: Callable[..., None] = lambda *_: None  # called with what a worker reports
         self._pool: list[Any] = []
@@ -116,7 +117,7 @@ class Engine:
                         deaths += 1
                         if deaths > MAX_TRIES * self.workers + MAX_TRIES:
                             raise FloatLensError(
-                                f"workers keep dying (the last {death}); try fewer --workers or a smaller --batch-size"
+                                f"workers keep dying (the last {death}); use fewer workers or a smaller --batch-size"
                             ) from None
                         if each.job is not None:
                             again = try_again(each.job, each.tries)
@@ -186,15 +187,16 @@ def sendable(error: Exception) -> Exception:
 
 def make_engine(run: Run) -> Engine:
     """Return the engine that the options describe; raise an error for invalid ones."""
-    count, gpus = 1 if run.workers is None else run.workers, run.gpus_per_worker
-    if run.engine == "ray":
+    match = re.fullmatch(r"(local|ray)(?::(\d+)(?:x(\d+(?:\.\d+)?))?)?", run.engine)
+    if not match:
+        raise FloatLensError(f"unknown engine {run.engine!r}; use local or ray, such as local:4 or ray:8x2")
+    name, count, gpus = match[1], int(match[2] or 1), float(match[3]) if match[3] else None
+    if name == "ray":
         from floatlens.store.ray import RayEngine
 
         return RayEngine(count, gpus or 0.0)
-    if run.engine != "local":
-        raise FloatLensError(f"unknown engine {run.engine!r}; use local or ray")
     if gpus is not None and gpus != int(gpus):
-        raise FloatLensError(f"the local engine needs whole GPUs, not {gpus}; use --engine ray")
+        raise FloatLensError(f"the local engine needs whole GPUs, not {gpus}; use --engine ray:{count}x{gpus}")
     return LocalEngine(count, None if gpus is None else int(gpus))
 
 

@@ -65,8 +65,8 @@ def _plain(value: Any) -> Any:
 def shareable_arguments(arguments: Sequence[str]) -> list[str]:
     """The arguments of a command without --out, with hashes instead of the user's own texts.
 
-    >>> shareable_arguments(["trace", "tiny-mdm", "--out=run", "--answer", "Rusk"])[2:]
-    ['--answer=sha256:2b8ae95c...']
+    >>> shareable_arguments(["trace", "tiny-mdm", "--out=run", "--replay", "Rusk"])[2:]
+    ['--replay=sha256:2b8ae95c...']
     """
     kept: list[str] = []
     words = iter(arguments)

@@ -42,7 +42,7 @@ from floatlens.findings.window import attend, numbers_of, reason_against
 from floatlens.keywords import TrackKeywords
 from floatlens.lens import Lens
 from floatlens.models.adapter import CONFIG, read_tensors
-from floatlens.models.checkpoint import Checkpoint, find
+from floatlens.models.checkpoint import Checkpoint, find, split_name
 from floatlens.models.describe import shape
 from floatlens.models.family import FAMILIES
 from floatlens.models.tokenizer import load_tokenizer
@@ -222,17 +222,10 @@ def split_family(spec: str) -> tuple[str, str]:
 
 def locate(spec: str, load: Load) -> Checkpoint:
     """Find the files of NAME, NAME@REVISION or BASE+ADAPTER, each perhaps with :FAMILY; no weights are read."""
-    name, family = split_family(spec)
-    adapter, revision = load.adapter, load.revision
-    if "+" in name and not Path(name).exists():
-        name, _, adapter = name.partition("+")
-    if "@" in name and not Path(name).exists():
-        name, _, revision = name.partition("@")
-    folder = Path(name).expanduser()
+    folder = Path(split_name(spec)[0]).expanduser()
     if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
-        raise FloatLensError(f"it is an adapter without its model; write MODEL+{name}")
-    found = find(name, replace(load, family=family or load.family, revision=revision, adapter=adapter))
-    return replace(found, name=spec)
+        raise FloatLensError(f"it is an adapter without its model; write MODEL+{folder}")
+    return find(spec, load)
 
 
 def check_series(specs: Sequence[str], load: Load, skip_broken: bool) -> tuple[list[Checkpoint], dict[str, str]]:

@@ -37,6 +37,7 @@ from floatlens.decode.sampler import Sampler
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError, NotANumber, check_known
 from floatlens.interventions.run import in_force
+from floatlens.models.checkpoint import split_name
 from floatlens.models.describe import attention_layers, is_state_space, shape
 from floatlens.options import Recording
 from floatlens.trace.attributes import encode_attributes
@@ -320,8 +321,8 @@ def make_trace(
 
 
 def loaded_with(lens: Lens) -> dict[str, Any]:
-    """Return the options passed to `floatlens.load` that change the results."""
-    how = lens.options
+    """Return the options passed to `floatlens.load` that change the results, besides those in the model's name."""
+    how, named = lens.options, split_name(lens.name)[1]
     chosen = {
         "revision": how.revision,
         "family": how.family,
@@ -331,7 +332,7 @@ def loaded_with(lens: Lens) -> dict[str, Any]:
         "block_length": how.block_length,
         "dtype": None if how.dtype == "auto" else str(how.dtype).removeprefix("torch."),
     }
-    return {name: value for name, value in chosen.items() if value is not None}
+    return {name: value for name, value in chosen.items() if value is not None and name not in named}
 
 
 def built_from(lens: Lens, prompt: Prompt) -> dict[str, Any] | None:
