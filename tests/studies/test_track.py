@@ -19,12 +19,9 @@ import xarray as xr
 import floatlens as fl
 from floatlens.explorer.run_folders import RunFolders
 from floatlens.findings.window import LENGTH, PROMPT, WRITTEN
-from floatlens.models.checkpoint import Checkpoint
-from floatlens.models.family import FAMILIES
-from floatlens.options import Load
+from floatlens.models.checkpoint import split_name
 from floatlens.store.folder import RunFolder
 from floatlens.studies import probe as probes
-from floatlens.studies import track as tracks
 from floatlens.studies.report import films, shown_traces
 from floatlens.studies.track import (
     COLUMNS,
@@ -32,7 +29,6 @@ from floatlens.studies.track import (
     copy_scores,
     expand,
     figure,
-    locate,
     open_track,
     sentence,
     step_of,
@@ -169,18 +165,9 @@ def test_a_model_with_adapters_and_with_its_mask_lifted(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["massive"].sel(checkpoint="checkpoint-9"), measure(loaded, ids)[0]["massive"])
 
 
-def test_a_revision_of_the_hub_is_asked_for_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, Load]] = []
-
-    def find(name: str, how: Load) -> Checkpoint:
-        asked.append((name, how))
-        return Checkpoint(name, name, {}, FAMILIES["a2d"], how)
-
-    monkeypatch.setattr(tracks, "find", find)
-    found = locate("org/name@step1000+out/adapter:a2d", Load(dtype="bfloat16"))
-    [(name, how)] = asked
-    assert (name, how.revision, how.adapter, how.family) == ("org/name", "step1000", "out/adapter", "a2d")
-    assert how.dtype == "bfloat16" and found.name == "org/name@step1000+out/adapter:a2d"
+def test_a_revision_of_the_hub_is_asked_for_by_its_name() -> None:
+    name, how = split_name("org/name@step1000+out/adapter:a2d")
+    assert (name, how) == ("org/name", {"revision": "step1000", "adapter": "out/adapter", "family": "a2d"})
     assert step_of("org/name@step1000") == 1000
 
 

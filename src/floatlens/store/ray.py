@@ -54,8 +54,8 @@ class RayEngine(Engine):
         if not any(worker.ready for worker in self._pool) and time.monotonic() - self.since > PATIENCE:
             resources = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
             raise FloatLensError(
-                f"no Ray worker could start within {PATIENCE:.0f} seconds: each needs 1 CPU and {self.gpus_per_worker} GPU, "
-                f"the cluster has {resources}; use fewer GPUs per worker or a larger cluster"
+                f"no Ray worker could start within {PATIENCE:.0f} seconds: each needs 1 CPU and {self.gpus_per_worker:g} "
+                f"GPU, the cluster has {resources}; use fewer GPUs per worker or a larger cluster"
             )
         return [worker for worker in workers if worker.reference in found]
 
