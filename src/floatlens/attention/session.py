@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
@@ -47,7 +48,11 @@ class Layer:
         self.pooled = any(kind.pooled for kind in kinds.values())  # some read the sums over the weights
         self.tiled = [statistic for statistic in self.alone.values() if statistic.tiled]
         self.group: Group | None = None
-        self.matrices = ExactMatrices()
+
+    @cached_property
+    def matrices(self) -> ExactMatrices:
+        """The full matrices, for implementation="exact"."""
+        return ExactMatrices()
 
 
 class Group:
