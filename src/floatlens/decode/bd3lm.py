@@ -16,8 +16,7 @@ from typing import ClassVar
 import torch
 
 from floatlens.decode.blocks import BlockPasses, Blocks
-from floatlens.decode.draws import most_confident
-from floatlens.decode.llada import add_noise
+from floatlens.decode.draws import add_noise, most_confident
 from floatlens.decode.network import Passes, guided
 from floatlens.decode.sampler import cfg_scale, register_sampler, remasking, setting
 from floatlens.decode.step import Step, write_step

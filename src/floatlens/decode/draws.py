@@ -72,9 +72,16 @@ def filter_top_k_first(
     return filter_logits(kept_NV, 0.0, top_p, None)
 
 
-def add_gumbel_noise(logits_BNV: torch.Tensor, uniform_BNV: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Scores whose largest one is a draw at a temperature, as in LLaDA: exp(logits) / (−ln u)^T, in float64."""
-    return logits_BNV.double().exp() / ((-uniform_BNV.log()) ** temperature).to(logits_BNV.device)
+def add_noise(logits_NV: torch.Tensor, temperature: float, draws: Draws, row: int, skipped: int = 0) -> torch.Tensor:
+    """Scores of one row whose largest ones are draws at a temperature, after the draws for skipped positions.
+
+    As in LLaDA: exp(logits) / (−ln u)^T, in float64.
+    """
+    if not temperature > 0:
+        return logits_NV
+    draws.skip(row, skipped * logits_NV.shape[1], torch.float64)
+    uniform_NV = draws.uniform(row, tuple(logits_NV.shape), torch.float64)
+    return logits_NV.double().exp() / ((-uniform_NV.log()) ** temperature).to(logits_NV.device)
 
 
 def most_confident(rank_N: torch.Tensor, count: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.decode.draws import Draws, add_gumbel_noise, most_confident, transfers
+from floatlens.decode.draws import add_noise, most_confident, transfers
 from floatlens.decode.network import Passes
 from floatlens.decode.sampler import AT_LEAST_1, Candidates, Denoising, cfg_scale, register_sampler, remasking, setting
 from floatlens.decode.step import Step
@@ -78,14 +78,6 @@ class LLaDA(Denoising):
             rank_N = passes.draws.uniform(row, (prompt + len(token_N),))[prompt:].to(probability_N)
         rank_M = rank_N[masked_M].masked_fill(masked_M >= end, -torch.inf)
         return masked_M, token_N[masked_M], probability_N[masked_M], most_confident(rank_M, count)
-
-
-def add_noise(logits_NV: torch.Tensor, temperature: float, draws: Draws, row: int, skipped: int = 0) -> torch.Tensor:
-    """Scores of one row whose largest ones are draws at a temperature, after the draws for skipped positions."""
-    if not temperature > 0:
-        return logits_NV
-    draws.skip(row, skipped * logits_NV.shape[1], torch.float64)
-    return add_gumbel_noise(logits_NV, draws.uniform(row, tuple(logits_NV.shape), torch.float64), temperature)
 
 
 def nearest(value: int, works: list[int]) -> str:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -54,7 +54,6 @@ PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
 FINITE = ("received", "entropy", "qk", "value_norm")
 GROWING = ("position", "query", "key")
-Rows: TypeAlias = slice | list[int]  # all rows of a batch, or some
 
 
 class Recorder:
@@ -118,12 +117,9 @@ class Recorder:
         kept = [row for row in rows if self.last[row] in self.steps]
         for at in sorted({self.steps.index(self.last[row]) for row in kept}):
             taking = [row for row in kept if self.steps.index(self.last[row]) == at]
-            self._keep(at, slice(None) if len(taking) == len(self.last) else taking, step, results)
+            self._keep(at, taking, step, results)
 
-    def _numbers(self, rows: Rows) -> list[int]:
-        return list(range(len(self.last))) if isinstance(rows, slice) else rows
-
-    def _keep(self, at: int, rows: Rows, step: Step, results: Results) -> None:
+    def _keep(self, at: int, rows: list[int], step: Step, results: Results) -> None:
         """Record a step of some rows at index `at` of the kept steps."""
         for array in self.arrays.values():
             array[rows, at] = np.nan
@@ -147,7 +143,7 @@ class Recorder:
             self.arrays[name], self.layers[name] = made, sorted(layers)
         return self.arrays[name]
 
-    def _store(self, name: str, at: int, rows: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
+    def _store(self, name: str, at: int, rows: list[int], layers: Mapping[int, torch.Tensor], step: Step) -> None:
         if not layers:
             return
         dims, order = self.statistics[name].dims, sorted(layers)
@@ -162,28 +158,29 @@ class Recorder:
         array = self._array(name, layers, *(self.N if dim in GROWING else size for dim, size in sizes.items()))
         starts = [step.first_query(size) if dim == "query" else 0 for dim, size in sizes.items()]
         where = [slice(first, first + size) for first, size in zip(starts, sizes.values(), strict=True)]
-        array[(rows, at, slice(None), *where)] = value_BL[rows].float().cpu().numpy()
+        value_BL = value_BL if len(rows) == len(value_BL) else value_BL[rows]
+        array[(rows, at, slice(None), *where)] = value_BL.float().cpu().numpy()
 
-    def _writing(self, at: int, taking: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
+    def _writing(self, at: int, taking: list[int], layers: Mapping[int, torch.Tensor], step: Step) -> None:
         """Store the mean attention of the rows that wrote at the step."""
         first, end = self.layout.writing_span
         if not layers or first == end:
             return
         array = self._array("received_writing", layers, self.N)
-        for row in self._numbers(taking):
+        for row in taking:
             rows = step.committed_BT[row].cpu().nonzero()[:, 0] - self.shifted - first
             rows = rows[(rows >= 0) & (rows < end - first)]
             for index, layer in enumerate(sorted(layers) if len(rows) else ()):
                 value_WT = layers[layer][row].detach().float().cpu()[rows]
                 array[row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
 
-    def _evidence(self, at: int, taking: Rows, layers: Mapping[int, torch.Tensor], step: Step) -> None:
+    def _evidence(self, at: int, taking: list[int], layers: Mapping[int, torch.Tensor], step: Step) -> None:
         """Store, over committed tokens that occur in the gold evidence: mean mass on it, share whose top key is a copy."""
         gold_BN, tokens_BT, after_BT = self.layout.gold_BN.cpu(), step.tokens_BT.cpu(), step.after_BT.cpu()
         if not bool(gold_BN.any()):
             return
         T, positions = tokens_BT.shape[1], {}
-        for row in self._numbers(taking):
+        for row in taking:
             evidence = tokens_BT[row][gold_BN[row, :T]]
             copied = torch.isin(after_BT[row], evidence) & ~torch.isin(after_BT[row], self.special)
             positions[row] = (step.committed_BT[row].cpu() & copied).nonzero()[:, 0]
