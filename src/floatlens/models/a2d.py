@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatlens.models.family import Config, Family, architecture, bidirectional, expect, refuse_windows, register_family
+from floatlens.models.family import Config, Family, architecture, copied, expect, refuse_windows, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -30,14 +30,11 @@ def recognises(config: Config) -> bool:
 
 def native(config: Config) -> PreTrainedConfig:
     """The config of the base model, made bidirectional; layers with a sliding window are refused."""
-    from transformers import AutoConfig
-
     refuse_windows(config, "A2D")
     base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
     expect(base in BASES, config, "model_type", f"one of {', '.join(BASES)}, on which A2D models are based")
-    drop = ("model_type", "architectures", "auto_map", "transformers_version", "dtype", "torch_dtype", "is_causal")
-    made = AutoConfig.for_model(base, **{key: value for key, value in config.items() if key not in drop})
-    return bidirectional(made, config)
+    made: PreTrainedConfig = copied(base, config)
+    return made
 
 
 A2D = register_family(

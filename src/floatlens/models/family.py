@@ -56,6 +56,11 @@ class Family:
         return key
 
 
+# Fields of published configs about code, training or inference.
+NOT_OF_THE_MODEL = (
+    "architectures", "auto_map", "block_size", "debug", "dtype", "ep_size", "fuse_cross_entropy", "is_causal",
+    "micro_forward", "model_type", "skip_checkpoint", "torch_dtype", "transformers_version", "use_deepep",
+)  # fmt: skip
 MODULES = ("a2d", "diffusion_gemma", "dream", "generic", "llada", "llada2", "mamba", "nemotron", "sdar")
 FAMILIES: Registry[Family] = Registry("family", "floatlens.models", MODULES)
 
@@ -127,6 +132,14 @@ def bidirectional(native: Any, config: Config) -> Any:
     native.use_cache = False
     native.mask_token_id = config.get("mask_token_id")
     return native
+
+
+def copied(kind: str, config: Config) -> Any:
+    """The native config of a model type, made bidirectional, from a config that has all of its fields and others."""
+    from transformers import AutoConfig
+
+    fields = {name: value for name, value in config.items() if name not in NOT_OF_THE_MODEL}
+    return bidirectional(AutoConfig.for_model(kind, **fields), config)
 
 
 def refuse_other(config: Config, supported: Mapping[str, Any], way_out: str) -> None:

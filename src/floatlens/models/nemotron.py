@@ -10,17 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
-from floatlens.models.family import (
-    Config,
-    Family,
-    bidirectional,
-    expect,
-    number,
-    positive,
-    refuse_other,
-    register_family,
-    token_ids,
-)
+from floatlens.models import family
+from floatlens.models.family import Config, Family, expect, number, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -42,7 +33,7 @@ def recognises(config: Config) -> bool:
 
 
 def block_length(config: Config) -> int:
-    return positive(config, "block_size", 32)
+    return family.positive(config, "block_size", 32)
 
 
 def causal(config: Config) -> PreTrainedConfig:
@@ -50,19 +41,19 @@ def causal(config: Config) -> PreTrainedConfig:
     from transformers import Ministral3Config
 
     expected = {"dlm_paradigm": "bidirectional", "attention_bias": False, "mlp_bias": False, "sliding_window": None}
-    refuse_other(config, expected, "use a published checkpoint of the bidirectional paradigm")
+    family.refuse_other(config, expected, "use a published checkpoint of the bidirectional paradigm")
     for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         number(config, name)
     rope = config.get("rope_parameters")
     expect(isinstance(rope, dict), config, "rope_parameters", "an object")
     if unknown := [name for name in rope or () if name not in ROPE]:
         raise FloatLensError(f"config.json: field 'rope_parameters' has {unknown[0]!r}, which is not supported")
-    return Ministral3Config(**{name: config[name] for name in SAME if name in config}, **token_ids(config))
+    return Ministral3Config(**{name: config[name] for name in SAME if name in config}, **family.token_ids(config))
 
 
 def native(config: Config) -> PreTrainedConfig:
     block_length(config)
-    made: PreTrainedConfig = bidirectional(causal(config), config)
+    made: PreTrainedConfig = family.bidirectional(causal(config), config)
     return made
 
 

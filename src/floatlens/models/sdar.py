@@ -6,29 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from floatlens.models.family import Config, Family, bidirectional, number, positive, refuse_windows, register_family
+from floatlens.models.family import Config, Family, copied, number, positive, refuse_windows, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
-
-# Fields of the published config about training or inference, not about the model.
-DROP = (
-    "architectures",
-    "auto_map",
-    "block_size",
-    "debug",
-    "dtype",
-    "ep_size",
-    "fuse_cross_entropy",
-    "is_causal",
-    "micro_forward",
-    "model_type",
-    "skip_checkpoint",
-    "torch_dtype",
-    "transformers_version",
-    "use_deepep",
-)
-
 
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 # The class defaults of the published config and of transformers differ, so each of these must be in the file.
@@ -40,14 +21,13 @@ def block_length(config: Config) -> int:
 
 
 def native(config: Config) -> PreTrainedConfig:
-    from transformers import Qwen3Config, Qwen3MoeConfig
-
-    kind, needed = (Qwen3MoeConfig, NEEDED_MOE) if config.get("model_type") == "sdar_moe" else (Qwen3Config, NEEDED)
+    kind, needed = ("qwen3_moe", NEEDED_MOE) if config.get("model_type") == "sdar_moe" else ("qwen3", NEEDED)
     refuse_windows(config, "SDAR")
     block_length(config)
     for name in needed:
         number(config, name)
-    return bidirectional(kind(**{key: value for key, value in config.items() if key not in DROP}), config)
+    made: PreTrainedConfig = copied(kind, config)
+    return made
 
 
 SDAR = register_family(
