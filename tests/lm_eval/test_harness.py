@@ -152,7 +152,7 @@ def test_the_samples_are_traced_on_request(tasks: Path, tmp_path: Path) -> None:
         for choice, name in enumerate(question["choices"]):
             assert lens.decode(traces[f"toy_choice/{i}/{choice}"].written) == name
     assert fl.findings.absorption.measure(traces["toy_write/0"])["absorption"].notnull().all()
-    with pytest.raises(fl.FloatLensError, match="is already a run; use a new folder"):
+    with pytest.raises(fl.FloatLensError, match="is already a run; .*another"):
         FloatLensLM("tiny-mdm", trace_to=str(place))
 
 

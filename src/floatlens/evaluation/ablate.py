@@ -81,23 +81,13 @@ class Ablation(Experiment):
         return self.model, self.data
 
     def records(self, lens: Lens, sample: Sample, prompt: Prompt | None, error: str | None) -> list[AblationRecord]:
-        names = {"model": self.model, "data": self.data, "kind": lens.family.kind}
-        return [
-            AblationRecord.before(
-                sample,
-                prompt,
-                error,
-                **names,
-                condition=condition.name,
-                intervention=condition.intervention,
-                role=condition.role,
-                group=condition.group,
-                dose=condition.dose,
-                of=condition.of,
-                control_seed=condition.seed,
-            )
-            for condition in self.conditions
-        ]
+        found = []
+        for condition in self.conditions:
+            about = {name: getattr(condition, name) for name in ("intervention", "role", "group", "dose", "of")}
+            about |= {"condition": condition.name, "control_seed": condition.seed}
+            about |= {"model": self.model, "data": self.data, "kind": lens.family.kind}
+            found.append(AblationRecord.before(sample, prompt, error, **about))
+        return found
 
     def divide(self, cases: list[Case]) -> list[list[Case]]:
         """Divide a batch by its conditions: the result of one does not depend on the others."""

@@ -102,8 +102,10 @@ def lives(samples: Sequence[Sample], seed: int = 0) -> list[DocumentLife]:
         copies = [drop_word(updated[holding], f"{sample.question} {new}", random_) for _ in range(COPIES + 1)]
         misleading = put_answer(copies.pop(), [new], wrong)
         several = [(gold, ""), (updated, ""), (copies, " copy"), ([misleading], " misleading")]
-        made = [[Document(f"question {number},{role} {i}", p) for i, p in enumerate(each)] for each, role in several]
-        found.append(DocumentLife(sample, *made[:3], made[3][0], new, wrong))
+        first, second, third, [last] = (
+            [Document(f"question {number},{role} {i}", p) for i, p in enumerate(each)] for each, role in several
+        )
+        found.append(DocumentLife(sample, first, second, third, last, new, wrong))
     if not found:
         raise FloatLensError(
             f"none of the {len(samples)} questions has a gold passage that contains its answer; use other data"

@@ -99,15 +99,11 @@ def _doses(spec: str | Intervention, doses: Sequence[float] | None) -> list[tupl
             raise FloatLensError(f"intervention {spec!r} has doses but no {DOSE} to insert them")
         one = parse_intervention(text)
         return [(str(one), None, one)]
-    chosen = _numbers(own, spec) if own else list(doses or NUMBERS)
-    made = [(dose, parse_intervention(text.replace(DOSE, f"{dose:g}"))) for dose in chosen]
-    return [(text.strip(), float(dose), one) for dose, one in made]
-
-
-def _numbers(text: str, spec: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        chosen = [float(part) for part in own.split(",")] if own else list(doses or NUMBERS)
     except ValueError:
         raise FloatLensError(
             f"intervention {spec!r}: doses must be numbers separated by commas, such as @ 1,2,4"
         ) from None
+    made = [(dose, parse_intervention(text.replace(DOSE, f"{dose:g}"))) for dose in chosen]
+    return [(text.strip(), float(dose), one) for dose, one in made]

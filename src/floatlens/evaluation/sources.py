@@ -174,9 +174,7 @@ def build_prompt(
     passages = [] if condition in WITHOUT_PASSAGES else sample.passages
     if condition == OPEN and not passages:
         retrieved = "answer_recall" in sample.meta
-        raise FloatLensError(
-            "no passage was retrieved for the question" if retrieved else "the question has no passages"
-        )
+        raise FloatLensError("no passage was retrieved" if retrieved else "the question has no passages")
     if lens.tokenizer is None:
         raise FloatLensError(f"{lens.name} has no tokenizer, so it cannot read text; add its tokenizer files")
     shown = trim_passages(sample.question, passages, lens.context_length)

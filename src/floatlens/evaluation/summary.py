@@ -50,13 +50,8 @@ def difference(left: pd.Series[float], right: pd.Series[float]) -> dict[str, Any
     """Return the mean paired difference with its interval, p-value and number of pairs."""
     one, other = ({str(k): float(v) for k, v in series.items()} for series in (left, right))
     made = stats.percentile_difference(one, other)
-    interval = [stats.finite_or_none(made.low), stats.finite_or_none(made.high)]
-    return {
-        "value": stats.finite_or_none(made.value),
-        "interval": interval,
-        "p": stats.finite_or_none(made.p),
-        "n": made.n,
-    }
+    value, low, high, p = map(stats.finite_or_none, (made.value, made.low, made.high, made.p))
+    return {"value": value, "interval": [low, high], "p": p, "n": made.n}
 
 
 def _pairs(keys: list[tuple[str, str]]) -> list[tuple[tuple[str, str], tuple[str, str]]]:
@@ -90,9 +85,6 @@ def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
 
 def values_and_intervals(estimates: dict[str, stats.Estimate]) -> dict[str, Any]:
     """Return each value by its name, and the intervals of all of them, with None instead of NaN."""
-    values = {name: stats.finite_or_none(estimate.value) for name, estimate in estimates.items()}
-    intervals = {
-        name: [stats.finite_or_none(estimate.low), stats.finite_or_none(estimate.high)]
-        for name, estimate in estimates.items()
-    }
+    values = {name: stats.finite_or_none(each.value) for name, each in estimates.items()}
+    intervals = {name: [*map(stats.finite_or_none, (each.low, each.high))] for name, each in estimates.items()}
     return {**values, "intervals": intervals}

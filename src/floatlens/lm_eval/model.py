@@ -32,8 +32,7 @@ from floatlens.evaluation.likelihood import loglikelihood
 from floatlens.lens import Generation, load
 from floatlens.options import Load, check_detail
 from floatlens.store import manifest
-from floatlens.store.folder import MANIFEST, RunFolder
-from floatlens.store.storage import Storage
+from floatlens.store.folder import RunFolder
 from floatlens.trace.summarise import Detail
 from floatlens.trace.trace import Trace
 
@@ -49,28 +48,18 @@ class FloatLensLM(TemplateLM):
 
     Parameters
     ----------
-    pretrained
-        A Hub id, a folder, a GGUF file, or a bundled name.
-    batch_size, device
-        Set by the harness's own options; `device_map` is used instead of a device.
-    mc_num
-        Number of maskings per answer in the likelihood of a diffusion model.
-    is_check_greedy
-        Whether to check if greedy decoding of a diffusion model would write the answer, which metrics such as lambada's
-        accuracy need; False saves one pass per token.
-    seed
-        Seed of the maskings and of the sampler.
-    max_length
-        Maximum number of tokens; by default the model's context. Longer inputs are cut at the beginning.
-    max_gen_toks
-        Number of tokens to write for tasks that do not define it.
-    trace_to
-        A new run folder for traces of all generated and scored texts.
-    detail
-        What these traces keep: "full" (every head) or "summary" (means over heads).
-    **options
-        Options of `floatlens.load`, such as dtype, and settings of the sampler, such as steps or cfg_scale; a task's own,
-        and those of --gen_kwargs, take precedence.
+    pretrained: a Hub id, a folder, a GGUF file, or a bundled name.
+    batch_size, device: set by the harness's own options; `device_map` is used instead of a device.
+    mc_num: number of maskings per answer in the likelihood of a diffusion model.
+    is_check_greedy: whether to check if greedy decoding of a diffusion model would write the answer, which metrics such as
+        lambada's accuracy need; False saves one pass per token.
+    seed: seed of the maskings and of the sampler.
+    max_length: maximum number of tokens; by default the model's context. Longer inputs are cut at the beginning.
+    max_gen_toks: number of tokens to write for tasks that do not define it.
+    trace_to: a new run folder for traces of all generated and scored texts.
+    detail: what these traces keep: "full" (every head) or "summary" (means over heads).
+    **options: options of `floatlens.load`, such as dtype, and settings of the sampler, such as steps or cfg_scale; a task's
+        own, and those of --gen_kwargs, take precedence.
     """
 
     def __init__(
@@ -108,8 +97,6 @@ class FloatLensLM(TemplateLM):
         check_detail(detail)
         self.detail, self.folder = detail, None  # the folder stays locked until the process ends
         if trace_to:
-            if Storage(trace_to).exists(MANIFEST):
-                raise FloatLensError(f"trace_to {trace_to} is already a run; use a new folder")
             asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **options}
             about = manifest.describe("lm-eval", asked, checkpoints=[self.lens.checkpoint])
             self.folder = RunFolder.create(trace_to, about)

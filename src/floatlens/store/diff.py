@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from floatlens.store.folder import Key, Result, RunFolder, differences
+from floatlens.store.folder import MATCHED, Key, Result, RunFolder, differences
 from floatlens.store.runs import all_runs
 
-SETTINGS = ("command", "asked", "models", "data", "versions")
 SHOWN = 20
 MISSING = "missing"
 
@@ -25,7 +24,7 @@ def compare(first: RunFolder, second: RunFolder) -> dict[str, Any]:
     both = sorted(ours.keys() & theirs.keys())
     differing = {key: fields for key in both if (fields := fields_that_differ(ours[key], theirs[key]))}
     return {
-        "settings": [each for part in SETTINGS for each in differences(before.get(part), after.get(part), part)],
+        "settings": [each for part in MATCHED for each in differences(before.get(part), after.get(part), part)],
         "machine": differences(before.get("machine"), after.get("machine"), "machine"),
         "only_first": [list(key) for key in sorted(ours.keys() - theirs.keys())],
         "only_second": [list(key) for key in sorted(theirs.keys() - ours.keys())],
@@ -78,14 +77,10 @@ def fields_that_differ(one: Result, other: Result) -> list[str]:
 
 def _results(run: RunFolder) -> dict[Key, Result]:
     """All results of a run by key, with `MISSING` as the checksum of a trace that was deleted."""
-    return {
-        result.key: replace(
-            result,
-            trees={
-                tree: digest if part.storage.exists(f"{tree}/zarr.json") else MISSING
-                for tree, digest in result.trees.items()
-            },
-        )
-        for part in all_runs(run)
-        for result in part.results()
-    }
+    found = {}
+    for part in all_runs(run):
+        for result in part.results():
+            there = {tree: part.storage.exists(f"{tree}/zarr.json") for tree in result.trees}
+            trees = {tree: digest if there[tree] else MISSING for tree, digest in result.trees.items()}
+            found[result.key] = replace(result, trees=trees)
+    return found

@@ -103,17 +103,18 @@ def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"family": checkpoint.family.name, "revision": checkpoint.revision}
     if checkpoint.adapter is not None:
-        read = sorted(path for path in checkpoint.adapter.iterdir() if path.suffix in HASHED and path.is_file())
-        found["adapter"] = {path.name: hash_file(path) for path in read}
-    folder = checkpoint.folder
-    if folder is None:
+        found["adapter"] = hash_files(checkpoint.adapter)
+    if checkpoint.folder is None:
         return found | {"revision": commit(checkpoint) or checkpoint.revision}
-    if checkpoint.gguf_file:
-        files = [folder / checkpoint.gguf_file]
-    else:
-        files = sorted(path for path in folder.iterdir() if path.suffix in HASHED and path.is_file())
+    return found | {"files": hash_files(checkpoint.folder, checkpoint.gguf_file)}
+
+
+def hash_files(folder: Path, only: str | None = None) -> dict[str, str]:
+    """The SHA-256 of each file of a checkpoint's folder that is read, or of one file only."""
+    read = sorted(path for path in folder.iterdir() if path.suffix in HASHED and path.is_file())
+    files = [folder / only] if only else read
     with ThreadPoolExecutor(4) as pool:  # hashing releases the interpreter's lock
-        return found | {"files": dict(zip((f.name for f in files), pool.map(hash_file, files), strict=True))}
+        return dict(zip((file.name for file in files), pool.map(hash_file, files), strict=True))
 
 
 def hash_file(path: Path) -> str:
@@ -159,19 +160,10 @@ def machine() -> dict[str, Any]:
     """The machine that started the run; another one may resume it."""
     import torch
 
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "system": platform.platform(),
         "python": platform.python_version(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "memory": _memory(),
-        "gpus": gpus,
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
