@@ -129,7 +129,7 @@ def test_the_film_grows_while_the_model_writes(site: Site, open_page: Callable[.
         until(visit, lambda state: not state["live"]["running"])
         gate.let(8)
         end = time.monotonic() + 60
-        while site.explorer.worker.current is not None and time.monotonic() < end:
+        while site.explorer.queue and time.monotonic() < end:
             time.sleep(0.01)
         assert gate.count == 4  # the pass that had begun was the last
     clean(visit, site)
@@ -204,9 +204,9 @@ def test_the_page_survives_a_reload(site: Site, open_page: Callable[..., Visit])
         visit.page.get_by_role("button", name="Write").click()
         gate.let(2)
         until(visit, lambda state: "step 2 of 8" in state["live"]["status"])
-        running = site.explorer.worker.current
+        running = site.explorer.queue[0]
         visit.page.reload()
-        assert running.stopped.wait(60)
+        assert running.wait(60)
     assert visit.page.get_by_label("Question", exact=True).input_value() == "What was built by Tomas Vell?"
     assert write(visit)["shown"][0]["written"] == answer("tiny-mdm", question="What was built by Tomas Vell?")
     clean(visit, site)
@@ -220,9 +220,9 @@ def test_a_closed_tab_ends_its_run_and_no_other(site: Site, open_page: Callable[
         closed.page.get_by_role("button", name="Write").click()
         gate.let(2)
         until(closed, lambda state: "step 2 of 8" in state["live"]["status"])
-        running = site.explorer.worker.current
+        running = site.explorer.queue[0]
         closed.page.close()
-        assert running.stopped.wait(60)
+        assert running.wait(60)
         stays.page.get_by_role("button", name="Write").click()
         gate.let(1 + 8)
         state = until(stays, lambda state: state["live"]["status"] == "Done.")
