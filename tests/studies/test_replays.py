@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import floatlens as fl
@@ -46,6 +48,25 @@ def test_a_study_replays_answers_through_the_untrained_network_and_under_other_i
     for name in ("floating_untrained", "beyond_nulls", "instruction"):
         assert np.isfinite(measured[name].values[mdm]).any() and np.isnan(measured[name].values[~mdm]).all(), name
     assert set(measured["window_model"].values) == set(MODELS)  # the prose that `drift.moves` compares
+
+
+def test_a_replay_that_failed_is_tried_again_by_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {"data": "world:long", "only": ["drift"], "sizes": {"short": 1}, "max_new_tokens": 4}
+    traces = fl.Lens.traces
+
+    def fail(lens: fl.Lens, prompts: Any, **options: Any) -> Any:
+        if any(f", {variant}, " in str(options.get("sample_ids")) for variant in (UNTRAINED, OTHER_WORDS, OTHER_TASK)):
+            raise RuntimeError("the device is gone")
+        return traces(lens, prompts, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(fl.Lens, "traces", fail)
+        found = fl.study("tiny-mdm", out=tmp_path / "s", **given)
+    [home] = model_runs(found.path)
+    assert not found.failed and len(RunFolder.open(home.path / REPLAYS).errors()) == 3
+    fl.study("tiny-mdm", out=tmp_path / "s", resume=True, **given)
+    replays = RunFolder.open(home.path / REPLAYS)
+    assert not replays.errors() and len(replays.samples()) == 3
 
 
 def test_only_masked_diffusion_models_are_replayed() -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from floatlens.lens import Lens
 
 STATUS = "parts.json"
+INSIDE = (CAUSES, TEXTS, REPLAYS)  # runs inside a model's run in which a question can fail
 KNOWN = ("world:common",)  # memorised by the bundled models, so it is not informative about the use of passages
 PREFERRED = {"layout": "world:hops"}  # the world's data set made for a stress test
 # The interventions that the claims need, at one or two doses; --full runs the standard ones at all doses.
@@ -108,7 +109,7 @@ def study_model(
     asked = {"model": model, **plan.asked()}
     with RunFolder.create(path, plan.manifest(asked, [model]), resume=True) as folder, does.keep_workers():
         storage = folder.storage
-        failures = any(storage.exists(name) for name in (ERRORS, f"{CAUSES}/{ERRORS}", f"{TEXTS}/{ERRORS}"))
+        failures = any(storage.exists(f"{inside}{ERRORS}") for inside in ("", *(f"{name}/" for name in INSIDE)))
         before = json.loads(storage.read(STATUS)) if storage.exists(STATUS) else {"failed": True}
         if not before["failed"] and not failures:
             return before
@@ -288,7 +289,8 @@ def run_replays(shared: ModelStudy) -> None:
             prompts = [prompt for prompt in made if prompt is not None]
             size, count = plan.run.batch_size, len(prompts)
             job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, size, count, recording=recording)
-            run_experiments([job], worker, journal, engine=shared.engine, watch=watch)
+            if prompts:
+                run_experiments([job], worker, journal, engine=shared.engine, watch=watch)
 
         replay(shared.worker, *INSTRUCTIONS)
         shared.lens, shared.worker.held = (
