@@ -38,7 +38,7 @@ def robustness(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
     for key, part in answers.groupby(GROUP, sort=False):
         scores, x_X = by_level(part, score)
         numbers: dict[str, float] = {"n": len(scores), "levels": len(x_X)}
-        for name, (value, low, high) in estimates(scores.to_numpy(float), x_X.to_numpy(float)).items():
+        for name, (value, low, high) in estimates(scores.to_numpy(float), np.asarray(x_X, np.float64)).items():
             numbers |= {name: value, f"{name}_low": low, f"{name}_high": high}
         about = {**dict(zip(GROUP, key, strict=True)), "kind": str(part["kind"].iloc[0]), "score": score}
         rows.append({**about, **numbers})
