@@ -49,24 +49,17 @@ HOPS = [SimpleNamespace(**{"given": "subject"} | row) for row in _RELATIONS["hop
 
 @dataclass(frozen=True)
 class Question:
-    """A question about one fact, or about a chain of two facts that are connected by a `bridge`.
-
-    subject    what the question names
-    answers    the first is used in the passages; all are accepted
-    questions  all phrasings
-    evidence   title and possible texts of each gold passage
-    words      the words that a template can use about the row of the (first) fact
-    """
+    """A question about one fact, or about a chain of two facts."""
 
     kind: str
     relation: str
-    subject: str
-    answers: tuple[str, ...]
+    subject: str  # what the question names
+    answers: tuple[str, ...]  # the first is used in the passages; all are accepted
     split: str
-    questions: list[str]
-    evidence: list[tuple[str, list[str]]]
-    words: dict[str, str]
-    bridge: str = ""
+    questions: list[str]  # all phrasings
+    evidence: list[tuple[str, list[str]]]  # title and possible texts of each gold passage
+    words: dict[str, str]  # the words that a template can use about the row of the (first) fact
+    bridge: str = ""  # what connects the two facts of a chain
 
     @property
     def id(self) -> str:

@@ -36,24 +36,15 @@ class Passage:
 
 @dataclass(frozen=True)
 class Sample:
-    """One question of a data set.
+    """One question of a data set."""
 
-    id            unique name of the sample in its data set
-    question      the question
-    answers       gold answers; each of them counts as correct
-    passages      texts to answer from
-    meta          further fields of the source, such as the kind of question
-    infill        whether the question is a text with [MASK] where the answer goes
-    continuation  whether the question is a text that the model continues, without template
-    """
-
-    id: str
+    id: str  # unique in the data set
     question: str
-    answers: list[str]
-    passages: list[Passage] = field(default_factory=list)
-    meta: Mapping[str, Any] = field(default_factory=dict)
-    infill: bool = False
-    continuation: bool = False
+    answers: list[str]  # gold answers; each of them counts as correct
+    passages: list[Passage] = field(default_factory=list)  # texts to answer from
+    meta: Mapping[str, Any] = field(default_factory=dict)  # further fields of the source, such as the kind of question
+    infill: bool = False  # whether the question is a text with [MASK] where the answer goes
+    continuation: bool = False  # whether the question is a text that the model continues, without template
 
     @property
     def gold(self) -> list[int]:

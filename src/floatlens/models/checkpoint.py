@@ -35,19 +35,15 @@ BAD_CONFIG = (TypeError, ValueError, LookupError, AttributeError, ArithmeticErro
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model's files: `source` is a folder or a Hub id, `config` the raw config.json, `how` what the user asked for.
-
-    A GGUF file has no config.json; transformers makes its config from the file's header. `adapter` is the folder of a LoRA
-    adapter that is applied to the weights.
-    """
+    """A model's files and its config."""
 
     name: str
-    source: str
-    config: dict[str, Any]
+    source: str  # a folder or a Hub id
+    config: dict[str, Any]  # the raw config.json; of a GGUF file, what transformers makes from its header
     family: Family
-    how: Load = Load()
+    how: Load = Load()  # what the user asked for
     gguf_file: str | None = None
-    adapter: Path | None = None
+    adapter: Path | None = None  # folder of a LoRA adapter that is applied to the weights
 
     @property
     def revision(self) -> str | None:
