@@ -113,21 +113,6 @@ def interval_of_contrast(scores_NK: Array, weights_K: Values, *, level: float = 
     return float((scores @ weights).mean()), (float(low), float(high))
 
 
-def interval_of_rank_correlation(x: Values, y: Values, *, level: float = LEVEL) -> tuple[float, Interval]:
-    """Spearman's rank correlation and its interval by Fisher's z, with the variance of Bonett and Wright.
-
-    >>> value, (low, high) = interval_of_rank_correlation(range(12), [1, 0, 2, 3, 5, 4, 6, 7, 9, 8, 11, 10])
-    >>> round(value, 3), round(low, 3), round(high, 3)
-    (0.972, 0.87, 0.994)
-    """
-    left, right = _finite_pairs(x, y)
-    value = spearman(left, right)
-    if len(left) < 4 or not np.isfinite(value):
-        return value, NO_INTERVAL
-    low, high = bonett_wright(value, len(left), level)
-    return value, (float(low), float(high))
-
-
 def student_hall(values: Array, level: float = LEVEL) -> tuple[Array, Array]:
     """Ends of the interval of a mean over the last axis: the wider of Student's t and Hall's transformed t.
 
@@ -257,28 +242,11 @@ def holm(p_values: Values) -> Array:
     return adjusted
 
 
-def rank_correlation_p(x: Values, y: Values, *, resamples: int = 9999, seed: int = 0) -> float:
-    """Two-sided p-value of Spearman's rank correlation by a permutation test: y is shuffled against x.
-
-    >>> rank_correlation_p([1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 4, 3, 6, 5, 8, 7]) < 0.01
-    True
-    """
-    left, right = _finite_pairs(x, y)
-    value = spearman(left, right)
-    if not np.isfinite(value):
-        return NAN
-    a, b = (_standard_ranks(v) for v in (left, right))
-    rng = np.random.default_rng(seed)
-    beyond = 0
-    for start in range(0, resamples, 1000):
-        shuffled = rng.permuted(np.tile(b, (min(1000, resamples - start), 1)), axis=1)
-        beyond += int((np.abs(shuffled @ a) >= abs(value) - 1e-12).sum())
-    return (1 + beyond) / (1 + resamples)
-
-
 def spearman(x: Values, y: Values) -> float:
     """Spearman's rank correlation; ties share their mean rank. NaN with fewer than 3 pairs or if a side is constant."""
-    left, right = _finite_pairs(x, y)
+    left, right = np.asarray(x, float), np.asarray(y, float)
+    both = np.isfinite(left) & np.isfinite(right)
+    left, right = left[both], right[both]
     if len(left) < 3 or np.ptp(left) == 0 or np.ptp(right) == 0:
         return NAN
     return float(np.clip(round(float(_standard_ranks(left) @ _standard_ranks(right)), 15), -1, 1))
@@ -376,16 +344,6 @@ def _resample_mean(scores: Array, seed: int) -> Array:
 def _finite(values: Values) -> Array:
     array = np.asarray(values, float)
     return np.asarray(array[np.isfinite(array)])
-
-
-def _finite_pairs(x: Values, y: Values) -> tuple[Array, Array]:
-    left, right = np.asarray(x, float), np.asarray(y, float)
-    if left.shape != right.shape:
-        raise FloatLensError(
-            f"a correlation needs pairs, not {left.size} and {right.size} values; drop the unpaired ones"
-        )
-    both = np.isfinite(left) & np.isfinite(right)
-    return left[both], right[both]
 
 
 def _check_binary(values: Array, name: str) -> None:

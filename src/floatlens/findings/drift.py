@@ -244,11 +244,9 @@ def split_replays(traces: Traces) -> tuple[Any, list[Trace]]:
     if isinstance(traces, RunTraces):
         return traces, [trace for trace in traces.replays() if variant_of(trace) in VARIANTS]
     every = as_traces(traces)
-    replayed = [variant_of(trace) in VARIANTS for trace in every]
-    replays = [trace for trace, is_replay in zip(every, replayed, strict=True) if is_replay]
-    return [
-        trace for trace, is_replay in zip(every, replayed, strict=True) if not is_replay
-    ] if replays else every, replays
+    replays = [trace for trace in every if variant_of(trace) in VARIANTS]
+    own = [trace for trace in every if variant_of(trace) not in VARIANTS] if replays else every
+    return own, replays
 
 
 def variant_of(trace: Trace) -> str:

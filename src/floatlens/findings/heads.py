@@ -49,10 +49,8 @@ class Heads(Finding):
             )
         reason = why_not(trace)
         found = {name: np.full([trace.data.sizes[d] for d in ("layer", "head")], np.nan) for name in SCORES}
-        n_tokens = 0
         if not reason:
             count_S = trace.data["evidence_count"].values
-            n_tokens = int(count_S.sum())
             hit_SLH, mass_SLH = (
                 trace.data[name].transpose("step", "layer", "head").values for name in ("evidence_hit", "evidence_mass")
             )
@@ -73,7 +71,6 @@ class Heads(Finding):
                 "depth_beyond_half": depth["hit"] if not reason else NAN,
                 "depth_by_mass": depth["mass"],
                 "prompt_spread": ("layer", prompt_LH.std(axis=1)),
-                "n_tokens": n_tokens,
                 "reason": np.array(reason, dtype=object),
             },
             coords={"layer": trace.data["layer"].values, "head": trace.data["head"].values},

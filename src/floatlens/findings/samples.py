@@ -190,11 +190,6 @@ def mean(values: Array) -> float:
     return float(mean_over(np.asarray(values, float).ravel(), 0))
 
 
-def over_layers(measured: xr.Dataset, name: str) -> Array:
-    """Mean over layers of a number (sample, layer), per sample."""
-    return mean_over(measured[name].values, 1)
-
-
 def spread(values: Array) -> tuple[Array, Array, Array]:
     """Mean, standard deviation and count over samples (first axis) of the finite values."""
     mean = mean_over(values, 0)

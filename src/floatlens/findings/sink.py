@@ -167,7 +167,7 @@ class Sink(Finding):
         by_layer = {"share": "share_by_layer", "first": "first_by_layer", "floating": "floating_by_layer"}
         depths = [_depth(each) for each in column(AS_IS, "share_by_layer")]
         numbers = {
-            **{name: column(AS_IS, name) for name in ("sink_share", "first_share", "moved", "sink")},
+            **{name: column(AS_IS, name) for name in ("sink_share", "first_share")},
             "deep_floating": column(AS_IS, "floating"),
             "deep_floating_out": column(OUT, "floating"),
             "deep_floating_back": column(BACK, "floating"),

@@ -17,7 +17,9 @@ def percent(share: float, digits: int = 0) -> str:
     value = 100 * share
     while digits < 2 and value and abs(value) < 0.95 * 10**-digits:
         digits += 1
-    return f"{_signless(value, digits)}\N{NO-BREAK SPACE}%"
+    text = f"{value:.{digits}f}"
+    text = text.removeprefix("-") if float(text) == 0 else text.replace("-", "−")
+    return f"{text}\N{NO-BREAK SPACE}%"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -32,7 +34,7 @@ def number(value: float | None, digits: int = 3) -> str:
         return "0"
     if abs(value) < 0.0005:
         return f"{value:.1e}".replace("-", "−")
-    digits_after = max(0, digits - 1 - _magnitude(value))
+    digits_after = max(0, digits - 1 - floor(log10(abs(value))))
     text = f"{value:.{digits_after}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return text.replace("-", "−")
@@ -52,12 +54,3 @@ def listed(names: Sequence[str], word: str = "and") -> str:
 def count(n: int, thing: str) -> str:
     """Format a number of things, with a plural."""
     return f"{n:,} {thing}{'' if n == 1 else 's'}"
-
-
-def _magnitude(value: float) -> int:
-    return floor(log10(abs(value)))
-
-
-def _signless(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    return (text.removeprefix("-") if float(text) == 0 else text).replace("-", "−")

@@ -113,11 +113,6 @@ def shown(names: Sequence[T], most: int = PANELS) -> tuple[list[T], str]:
     return kept, f" {len(kept)} of {len(names)} are shown; the data has all." if len(kept) < len(names) else ""
 
 
-def colour_of(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each name, in order."""
-    return {name: look["color"] for name, look in looks_of(names).items()}
-
-
 def panels(figure: Figure, count: int, columns: int, **shared: Any) -> Any:
     """A grid of at least `count` axes (row, column); those that are not needed are hidden."""
     columns = max(1, min(columns, count))
@@ -127,16 +122,12 @@ def panels(figure: Figure, count: int, columns: int, **shared: Any) -> Any:
     return grid
 
 
-def legend(figure: Figure, columns: int = 0, into: Any = None) -> None:
-    """Write one legend for the labels of all axes, above the figure or into empty axes."""
+def legend(figure: Figure, columns: int = 0) -> None:
+    """Write one legend for the labels of all axes above the figure."""
     named = {
         text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    handles, texts = list(named.values()), list(named)
-    if into is not None:
-        into.legend(handles, texts, loc="center", title="model")
-    else:
-        figure.legend(handles, texts, loc="outside upper center", ncols=columns or max(1, len(named)))
+    figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=columns or max(1, len(named)))
 
 
 def short(model: str, width: int = 26) -> str:

@@ -64,15 +64,12 @@ class Tokens(Finding):
         _, of_text = shares(anchors_SLT, np.where(anchors_SLT, a.values, 0.0), by_group)
         shallow, deep = halves(of_text[:, 0], depths(trace, a["layer"].values))
         base = float(by_group[0].sum() / max(by_group.sum(), 1))
-        odds = {name: log_odds(share) - log_odds(base) for name, share in (("shallow", shallow), ("deep", deep))}
         return xr.Dataset(
             {
                 "structural_shallow": shallow,
                 "structural_deep": deep,
                 "structural_base": base,
-                "odds_shallow": odds["shallow"],
-                "odds_deep": odds["deep"],
-                "odds_difference": odds["shallow"] - odds["deep"],
+                "odds_difference": log_odds(shallow) - log_odds(deep),
                 "share": (("layer", "kind"), count),
                 "mass": (("layer", "kind"), mass),
                 "base": ("kind", one_hot_KST.sum(axis=(1, 2)) / (kinds_ST != "").sum()),
