@@ -157,9 +157,10 @@ class Recorder:
         sizes = dict(zip(dims, value_BL.shape[2:], strict=True))
         array = self._array(name, layers, *(self.N if dim in GROWING else size for dim, size in sizes.items()))
         starts = [step.first_query(size) if dim == "query" else 0 for dim, size in sizes.items()]
-        where = [slice(first, first + size) for first, size in zip(starts, sizes.values(), strict=True)]
+        spans = [slice(first, first + size) for first, size in zip(starts, sizes.values(), strict=True)]
+        where: Any = (rows, at, slice(None), *spans)
         value_BL = value_BL if len(rows) == len(value_BL) else value_BL[rows]
-        array[(rows, at, slice(None), *where)] = value_BL.float().cpu().numpy()
+        array[where] = value_BL.float().cpu().numpy()
 
     def _writing(self, at: int, taking: list[int], layers: Mapping[int, torch.Tensor], step: Step) -> None:
         """Store the mean attention of the rows that wrote at the step."""
