@@ -20,7 +20,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 import xarray as xr
-from matplotlib.colors import Normalize, TwoSlopeNorm
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from floatlens.anchors import find_anchors, parse_rule
@@ -61,8 +61,8 @@ class Geometry(Finding):
                 a_ST = profile(trace, index).values[:, 0]
                 anchors_ST = find_anchors(a_ST, rule, trace.attention_kind)
                 others_ST = np.isfinite(a_ST) & ~anchors_ST
-                scores = (_layer(trace, name, index) for name in ("qk", "qk_norm"))
-                parts = list(split(*scores, anchors_ST[:, None], others_ST[:, None]))
+                score_SHT, norm_SHT = (_layer(trace, name, index) for name in ("qk", "qk_norm"))
+                parts = list(split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None]))
             parts_PL[:, position] = [mean_over(part_SH, (0, 1)) for part_SH in parts]
         numbers = dict(zip(KEPT, parts_PL, strict=True))
         shares = shares_by_half(numbers, depths(trace, np.array(layers)))
@@ -175,7 +175,7 @@ def _draw_maps(trace: Trace, data: pd.DataFrame, rule: str, head: int | None) ->
             axes = grid[layers.index(layer), list(FACTORS).index(str(name))]
             values, anchors = (part.pivot(index="row", columns="position", values=v) for v in ("value", "anchor"))
             reach = max(float(np.nanmax(np.abs(values))), 1e-9)
-            norm, cmap = TwoSlopeNorm(0.0, -reach, reach), style.DIVERGING
+            norm, cmap = Normalize(-reach, reach), style.DIVERGING
             if name == "qk_norm":
                 middle = float(np.nanmedian(values))  # keep noise from filling the colour scale
                 lowest, highest = min(float(np.nanmin(values)), 0.8 * middle), max(reach, 1.2 * middle)
