@@ -48,6 +48,18 @@ def test_without_prose_the_sink_is_that_of_the_questions():
     ]
 
 
+def test_a_model_is_not_silenced_by_what_is_said_of_another():
+    claims = [
+        verdict("sink.back", "holds", "a", out=0.5, back=0.1),
+        verdict("sink.absent", "holds", "a", **{"out": 0.5, "as is": 0.2}),
+        verdict("sink.absent", "holds", "b", **{"out": 0.6, "as is": 0.3}),
+    ]
+    assert [text.partition(":")[0] for text in say_aloud(claims)] == [
+        "Without its token, a's anchors float",
+        "Without its token, b's anchors float",
+    ]
+
+
 def test_a_study_without_a_decided_claim_says_so():
     assert say_aloud([]) == []
     assert say_aloud([verdict("drift.moves", "inconclusive", "mdm", "arm")]) == [

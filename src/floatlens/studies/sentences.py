@@ -49,7 +49,8 @@ ALOUD = {
         "Noise costs {model} no less than {other}: a difference of {points} points of accuracy.",
     ),
 }
-INSTEAD = {"sink.absent": ("sink.back",), "drift.renewal": ("drift.moves", "drift.floats")}  # only if these say nothing
+# Not said of a model of which one of these is said.
+INSTEAD = {"sink.absent": ("sink.back",), "drift.renewal": ("drift.moves", "drift.floats")}
 
 
 def by_claim(claims: Claims) -> dict[str, list[dict[str, Any]]]:
@@ -90,15 +91,16 @@ def say_primary(claims: Claims) -> str:
 def say_aloud(claims: Claims) -> list[str]:
     """Up to five sentences on the claims that hold or fail: the sink, its token, movement, passages."""
     decided = by_claim([claim for claim in claims if claim["verdict"] in (HOLDS, FAILS)])
-    said: dict[str, list[str]] = {"": _first_token(decided)}
+    said, about = _first_token(decided), set()
     for id_, (holds, fails) in ALOUD.items():
-        if not any(said.get(other) for other in INSTEAD.get(id_, ())):
-            texts = {HOLDS: holds, FAILS: fails}
-            said[id_] = [text for c in decided.get(id_, ()) if (text := _fill(texts[c["verdict"]], c))]
-    every = [text for several in said.values() for text in several]
-    if not every and claims:
+        for claim in decided.get(id_, ()):
+            model, text = claim["models"][0], _fill(holds if claim["verdict"] == HOLDS else fails, claim)
+            if text and not any((other, model) in about for other in INSTEAD.get(id_, ())):
+                said.append(text)
+                about.add((id_, model))
+    if not said and claims:
         return [f"None of {count(len(claims), 'verdict')} is decided: these samples are too few or too alike."]
-    return every[:MOST]
+    return said[:MOST]
 
 
 def _first_token(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
