@@ -43,7 +43,7 @@ def test_a_mode_that_a_model_does_not_have_is_refused_in_one_sentence() -> None:
     assert "model 'tiny-arm' has no mode 'mdm'" in run("models", "tiny-arm:mdm", code=2).stderr
     with pytest.raises(fl.FloatLensError, match="unknown mode 'amr'; use one of arm, mdm"):
         fl.load(NAME, mode="amr")
-    with pytest.raises(fl.FloatLensError, match="names its mode, which is not 'mdm'; leave one of them out"):
+    with pytest.raises(fl.FloatLensError, match="names its mode, which is not 'mdm'; leave one out"):
         fl.load(f"{NAME}:arm", mode="mdm")
     assert find("tiny-mdm:mdm", Load()).family.name == "llada"
 
