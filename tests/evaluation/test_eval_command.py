@@ -123,6 +123,8 @@ def test_a_run_that_was_cut_off_resumes_and_ends_with_the_same_answers(checkpoin
     assert str(tmp_path) not in (tmp_path / "cut" / "results.json").read_text()
     whole, cut_off = (pandas.read_parquet(tmp_path / n / "answers.parquet") for n in ("whole", "cut"))
     pandas.testing.assert_frame_equal(whole, cut_off, check_exact=True)
+    few = json.loads(ask(*common, "--json", "--out", tmp_path / "cut", "--resume", "--limit", 3).stdout)["results"]
+    assert [(entry["n"], entry["questions_per_second"]) for entry in few] == [(3, None)] * 2  # fewer of the same run
 
 
 def test_a_refused_resume_prints_all_that_differs_and_nothing_else(checkpoints, data, tmp_path):

@@ -389,13 +389,33 @@ class RunFolder:
 
 
 def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error that names the differing settings if a run was started with other ones."""
+    """Raise an error that names the differing settings if a run was started with other ones; see `narrow`."""
     old, new = json.loads(json.dumps(before)), json.loads(json.dumps(now, default=str))
+    narrow(old, new)
     for part in (part for part in MATCHED if part in old and part in new):
         if differing := differences(old[part], new[part], "" if part == "asked" else part):
             raise FloatLensError(
                 f"{location} was started with other settings ({'; '.join(differing)}); use the same, or another --out"
             )
+
+
+def narrow(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Reduce the settings of a run to the models, data sets, conditions and first questions that are asked for now.
+
+    Not for a stress test, which draws its passages from all questions.
+    """
+    old, new = before.get("asked", {}), now.get("asked", {})
+    if now.get("command") not in ("trace", "eval", "ablate"):
+        return
+    for name in ("models", "data", "conditions"):
+        one, other = old.get(name), new.get(name)
+        if isinstance(one, list) and isinstance(other, list) and all(each in one for each in other):
+            old[name] = other
+            if isinstance(before.get(name), dict) and isinstance(now.get(name), dict):
+                before[name] = {key: each for key, each in before[name].items() if key in now[name]}
+    read, limit = old.get("read"), (new.get("read") or {}).get("limit")
+    if isinstance(read, dict) and limit is not None and read.get("seed") is None:  # questions in the order of the data
+        read["limit"] = min(read.get("limit") or limit, limit)
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
