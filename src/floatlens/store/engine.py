@@ -39,6 +39,10 @@ def as_one(watch: ProgressCallback | None, label: str, total: int | None) -> Pro
     return (lambda *_: advance) if advance else None
 
 
+def ignore(*_: Any) -> None:
+    """Do nothing; unlike a lambda, it can be sent to a worker."""
+
+
 class WorkerDied(FloatLensError):
     """Says how a worker ended; also the result of a job that every worker died with."""
 
@@ -67,7 +71,7 @@ class Engine:
         if workers < 1:
             raise FloatLensError(f"workers {workers} is not a positive number; use --engine local")
         self.workers = workers
-        self.progress: Callable[..., None] = lambda *_: None  # called with what a worker reports
+        self.progress: Callable[..., None] = ignore  # called with what a worker reports
         self._pool: list[Any] = []
         self._worker: Callable[[Any], Any] | None = None
         self._keep = False
