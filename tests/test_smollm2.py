@@ -10,6 +10,7 @@ import torch
 
 import floatlens
 from floatlens.models.bundled import available_adapters
+from floatlens.studies.texts import make_switch
 
 pytestmark = [
     pytest.mark.smollm2,
@@ -79,3 +80,17 @@ def test_the_canvas_model_reads_its_prompt_as_the_unchanged_model_does(lens: flo
     final = canvas.trace(prompt, max_new_tokens=2, record=["received", "received_final"]).data["received_final"]
     plain = lens.trace(prompt.ids[:-1], max_new_tokens=1, record=["received"]).data["received"].isel(step=0)
     np.testing.assert_allclose(final.isel(step=-1)[..., :first], plain[..., :first], atol=1e-5)
+
+
+@pytest.mark.skipif("smollm2-mdm" not in available_adapters(), reason="the adapter is not part of this installation")
+def test_the_first_film_is_one_text_without_and_with_the_token_that_becomes_the_sink() -> None:
+    lens, advanced = floatlens.load("smollm2-mdm"), list[str]()
+    traces = make_switch(lens, lambda about, total: lambda: advanced.append(about))
+    assert [trace.data.attrs["sample_id"] for trace in traces] == ["without", "with"] and len(advanced) == 7
+    without, back = (trace.final_tokens.tolist() for trace in traces)
+    [place] = [i for i in range(len(without)) if back[:i] + back[i + 1 :] == without][:1]
+    token = back[place]
+    assert token not in without and back.count(token) == 1
+    assert repr(lens.decode([token])) in traces[0].question
+    deep = [trace.data["received"].isel(step=-1, layer=slice(15, None)).mean(("layer", "head")) for trace in traces]
+    assert int(deep[1].argmax()) == place, "with the token it is the sink"

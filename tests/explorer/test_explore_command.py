@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -12,9 +13,10 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,20 +24,45 @@ import floatlens
 from floatlens.cli import explore
 from floatlens.explorer import server as serve
 from floatlens.explorer.guard import HEADER, LOOPBACK
+from floatlens.explorer.run_folders import runs_in
 from floatlens.models.bundled import available_adapters
 from floatlens.options import Load
 from tests.commands import run
+from tests.explorer.traces import tiny
 
 ADDRESS = re.compile(r"http://(\S+?):(\d+)/\?token=([\w-]{40,})")
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(floatlens.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONPATH": str(Path(floatlens.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def first_film(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An empty cache, and films of a tiny model instead of those of SmolLM2; returns which models made one."""
+    made: list[str] = []
+
+    def make(lens: Any, watch: Any) -> list[floatlens.Trace]:
+        made.append(lens.name)
+        return [floatlens.Trace(tiny("tiny-mdm").data.assign_attrs(sample_id=name)) for name in ("without", "with")]
+
+    monkeypatch.setenv("FLOATLENS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("floatlens.studies.texts.make_switch", make)
+    return made
+
+
+def fill_cache() -> list[Path]:
+    return explore.add_switch([SimpleNamespace(name="tiny-mdm"), SimpleNamespace(name="smollm2-mdm")], [])
 
 
 @contextmanager
-def exploring(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The program, started; and the address that it printed."""
-    command = [sys.executable, "-m", "floatlens", "explore", "--no-browser", *map(str, words)]
+def exploring(*words: object, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The program, started in a folder; and the address that it printed."""
     program = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True
+        [sys.executable, "-m", "floatlens", "explore", "--no-browser", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | ENVIRONMENT,
+        start_new_session=True,
+        cwd=folder,
     )
     try:
         assert program.stdout is not None
@@ -51,8 +78,9 @@ def exploring(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
         program.communicate()
 
 
-def test_it_prints_one_address_that_works_and_ends_quietly() -> None:
-    with exploring() as (program, address):
+def test_it_prints_one_address_that_works_and_ends_quietly(first_film: list[str], tmp_path: Path) -> None:
+    fill_cache()
+    with exploring(folder=tmp_path) as (program, address):
         bare, _, token = address.partition("?token=")
         with urllib.request.urlopen(urllib.request.Request(bare, headers={HEADER: token}), timeout=60) as answer:
             page = answer.read().decode()
@@ -107,6 +135,26 @@ def test_smollm2_and_its_twins_are_offered_where_they_are_installed(
     monkeypatch.setattr("floatlens.lens.limit_threads", lambda lens: lens)
     explore.open_lenses_and_runs([], Load())
     assert asked == [*explore.MODELS, *(["smollm2", *available_adapters()] if installed else [])]
+
+
+def test_the_first_film_is_made_once_and_comes_before_other_runs(
+    first_film: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [path] = fill_cache()
+    assert first_film == ["smollm2-mdm"] and "once; it is kept in" in capsys.readouterr().err
+    assert path.is_relative_to(tmp_path / "cache") and runs_in(path) == [path]
+    mine, lenses = tmp_path / "mine", [SimpleNamespace(name="smollm2-mdm")]
+    assert explore.add_switch(lenses, [mine]) == [path, mine]
+    assert first_film == ["smollm2-mdm"] and capsys.readouterr().err == ""
+    assert explore.add_switch(lenses, [tmp_path / "switch", mine])[0] == tmp_path / "switch", "a demo has its own"
+    assert explore.add_switch([SimpleNamespace(name="tiny-mdm")], [mine]) == [mine], "no weights of SmolLM2"
+
+
+def test_a_first_film_that_cannot_be_kept_is_a_note(first_film: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with redirect_stderr(io.StringIO()) as said:
+        assert fill_cache() == []
+    assert "the first film cannot be made" in said.getvalue()
 
 
 def test_others_are_let_in_only_when_told_and_with_a_warning(

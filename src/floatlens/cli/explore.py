@@ -16,6 +16,7 @@ from floatlens.options import Load
 
 HOST = "127.0.0.1"
 DEMO = "demo"  # the run folder of `floatlens demo`
+SWITCHED = "smollm2-mdm"  # the model of the first film: one text without and with the token that becomes its sink
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 
 
@@ -63,6 +64,8 @@ def command(
     lenses, runs = open_lenses_and_runs(what or [], loading)
     token, ticket, limits = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Limits()
     bound = bind(host, port)
+    if not what:
+        runs = add_switch(lenses, runs)
     how: dict[str, Any] = {"token": token, "ticket": ticket if browser else None, "template": asked_with}
     app = application(lenses, runs, limits=limits, **how, **names(host, bound))
     if not is_loopback(bound):
@@ -73,10 +76,10 @@ def command(
             ]
         )
     showing = ", ".join([*(lens.name for lens in lenses), *map(str, runs)])
-    shared.print_lines([f"FloatLens explores {showing} at", address(host, bound, token=token), "Ctrl-C ends it."])
-    if browser:
-        open_browser(address(host, bound, ticket=ticket))
     with suppress(KeyboardInterrupt):  # the normal way to stop the server
+        shared.print_lines([f"FloatLens explores {showing} at", address(host, bound, token=token), "Ctrl-C ends it."])
+        if browser:
+            open_browser(address(host, bound, ticket=ticket))
         run(app, bound, limits)
     shared.print_lines(["\nThe explorer has ended."])
 
@@ -95,7 +98,7 @@ def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], lis
     shared.check_device(loading)
     lenses: dict[str, Any] = {}
     runs: list[Path] = []
-    if not what and Path(DEMO).is_dir():  # opens with a text without and with the token that becomes the sink
+    if not what and Path(DEMO).is_dir():
         runs += runs_in(Path(DEMO))
     for name in what or (*MODELS, *installed_smollm2()):
         if Path(name).is_dir() and (found := runs_in(Path(name))):
@@ -103,3 +106,29 @@ def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], lis
         else:
             lenses[name] = limit_threads(Lens.find(name, loading))
     return list(lenses.values()), list(dict.fromkeys(runs))
+
+
+def add_switch(lenses: list[Any], runs: list[Path]) -> list[Path]:
+    """The runs, the first of them with one text without and with the token that becomes the sink, if SmolLM2 is there.
+
+    It is made once, and kept in the cache folder.
+    """
+    from floatlens.files import atomic_write, cache_folder
+    from floatlens.models.bundled import SUMS, sha256
+    from floatlens.store.runs import SWITCH, save_run
+    from floatlens.studies.texts import make_switch
+    from floatlens.version import __version__
+
+    lens = next((lens for lens in lenses if lens.name == SWITCHED), None)
+    if lens is None or SWITCH in (run.name for run in runs):
+        return runs
+    path = cache_folder() / f"{__version__}-{sha256(SUMS)[:12]}" / SWITCH
+    if not path.is_dir():
+        shared.print_notes([f"Making the first film with {SWITCHED}, once; it is kept in {path.parent}"])
+        try:
+            with shared.bar() as watch, atomic_write(path) as unfinished:
+                save_run(unfinished, make_switch(lens, watch))
+        except (OSError, FloatLensError) as error:
+            shared.print_notes([f"floatlens: the first film cannot be made: {error}"])
+            return runs
+    return [path, *runs]

@@ -47,11 +47,13 @@ from floatlens.store.runs import SWITCH, TEXTS
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
+    from floatlens.store.engine import ProgressCallback
     from floatlens.studies.parts import ModelStudy
     from floatlens.trace.trace import Trace
 
 MARGIN = 400  # tokens of a text, so that enough are left when some are deleted
 SHOWN_PROMPT, SHOWN_WRITTEN = 56, 24  # tokens of the text that is filmed, and of those the ones that are written
+FINDING_SWITCH = 5  # texts that find the token of the explorer's first film
 FINDING = 0.4  # share of the texts that find the candidate; the others are read under every condition
 
 
@@ -151,6 +153,28 @@ def record_switch(shared: ModelStudy, without: Text, back: Text, token: str) -> 
             if watch is not None:
                 watch(name, 1)()
         folder.finish()
+
+
+def make_switch(lens: Lens, watch: ProgressCallback) -> list[Trace]:
+    """Trace the first text of `prose` without the token that becomes the sink, and with one put back.
+
+    The next texts find that token.
+    """
+    shown, *finding = token_texts(lens.tokenizer, read_texts("prose", 1 + FINDING_SWITCH)).values()
+    advance = watch(f"{lens.name}, one text without and with the token that becomes the sink", len(finding) + 2)
+    sinks = []
+    for ids in finding:
+        sinks.append(measure_text(lens, Text(FIND, ids[:LENGTH]))["sink_id"])
+        advance()
+    candidate = find_candidate(sinks)
+    if sinks.count(candidate) < FEWEST * len(sinks):
+        raise FloatLensError(f"no token type is the sink of {lens.name}")
+    removed, traces = same_type(lens.tokenizer, candidate), []
+    texts = {text.condition: text for text in conditions(lens.tokenizer, shown, candidate, (), removed)}
+    for name, condition in {"without": OUT, "with": BACK}.items():
+        traces.append(trace_switch(lens, texts[condition], name, spell(lens.tokenizer, candidate)))
+        advance()
+    return traces
 
 
 def trace_switch(lens: Lens, text: Text, name: str, token: str) -> Trace:
