@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.first_hour import FIGURES, make_files, readme_commands, walk
+import pytest
+
+from benchmarks.first_hour import FIGURES, make_files, readme_block, readme_commands, run, walk
 
 
 def test_a_checkpoint_and_a_file_become_six_figures_and_table_1_in_one_command(tmp_path: Path) -> None:
@@ -16,5 +18,11 @@ def test_a_checkpoint_and_a_file_become_six_figures_and_table_1_in_one_command(t
 
 
 def test_the_commands_of_the_readme_are_timed() -> None:
-    assert [line.split()[1] for line in readme_commands()] == ["models", "trace", "figure"]
+    assert [line.split()[1] for line in readme_commands()] == ["models", "trace", "figure", "explore"]
     assert all(" ./llada" in line for line in readme_commands()[:2])
+    compile(readme_block("python", "fl.load"), "README.md", "exec")
+
+
+def test_the_explorer_is_timed_until_it_prints_its_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "floatlens explore tiny-mdm --no-browser") > 0
+    assert " s  floatlens explore tiny-mdm --no-browser  (" in capsys.readouterr().out
