@@ -10,10 +10,12 @@ import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.progress import Progress
 
 import floatlens
 from floatlens.cli import main, shared
@@ -403,3 +405,31 @@ def test_work_of_a_few_seconds_prints_no_progress(capsys: pytest.CaptureFixture[
     with shared.bar() as watch:
         watch("tiny-mdm, fresh", 1)()
     assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_shows_one_total_and_the_active_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    class Observed(Progress):
+        def __init__(self, *columns: Any, **settings: Any) -> None:
+            super().__init__(*columns, **settings)
+            made.append(self)
+
+    made: list[Progress] = []
+    monkeypatch.setattr("rich.progress.Progress", Observed)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with shared.bar(6) as watch:
+        for part in ("tiny-mdm, traces", "tiny-mdm, texts", "tiny-mdm, figures"):
+            advance = watch(part, 2)
+            advance()
+            if "figures" not in part:
+                advance()
+        [progress] = made
+        shown = [task for task in progress.tasks if task.visible]
+        assert [(task.description, task.completed, task.total) for task in shown] == [
+            ("total", 5, 6),
+            ("tiny-mdm, figures", 1, 2),
+        ]
+        assert not any("question" in task.fields["rate"] for task in progress.tasks), "no unit but the time of one"

@@ -1,5 +1,6 @@
 """Verdicts in one line, and in sentences."""
 
+from floatlens.findings.spelling import number, points
 from floatlens.studies.sentences import count_verdicts, say_aloud
 
 
@@ -35,6 +36,19 @@ def test_every_sentence_is_one_finding_with_its_number_and_unit():
         "Anchors move no more in mdm than in arm: a difference of −0.2 points of their attention.",
         "Passages add 40 points of accuracy to mdm, and 11 to arm.",
     ]
+
+
+def test_no_difference_is_never_minus_zero():
+    nothing = {"gain of the MDM, points": -0.01, "gain of the ARM, points": -0.3}
+    claims = [
+        verdict("knowledge.gain", "fails", "mdm", "arm", **nothing),
+        verdict("drift.moves", "fails", "a", "b", value=-1e-9),
+    ]
+    assert [text.rpartition(":")[2] for text in say_aloud(claims)] == [
+        " a difference of 0.0 points of their attention.",
+        "Passages add 0.0 points of accuracy to mdm, and −0.3 to arm.",
+    ]
+    assert (points(-0.0), points(-1e-5), points(-0.01), number(-5.6e-17)) == ("0", "0", "−1.0", "0")
 
 
 def test_without_prose_the_sink_is_that_of_the_questions():

@@ -126,7 +126,7 @@ def _fill(text: str, claim: dict[str, Any]) -> str:
     for name, numbers in claim["details"].items():
         value = numbers[0] if isinstance(numbers, list | tuple) else numbers  # a mean, alone or before its interval
         if isinstance(value, int | float):
-            known[name] = f"{value:.0f}" if name.endswith("points") else percent(value)
+            known[name] = _points(value) if name.endswith("points") else percent(value)
     try:
         return text.format_map(known)
     except KeyError:
