@@ -8,6 +8,7 @@ they share the mask.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -17,6 +18,7 @@ import torch
 
 # The parts of a model, each observed separately. SELF is the self-attention of the sequence that is being written.
 SELF, ENCODER, CROSS = "self", "encoder", "cross"
+LOG2E = math.log2(math.e)
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ class PositionLayout:
 
     def of_layers(self, count: int) -> PositionLayout:
         """The layout of the rows of several layers, one after another."""
+        if count == 1:
+            return self
         if count not in self._of_layers:
             real = None if self.real_BN is None else self.real_BN.repeat(count, 1)
             region, gold, writes = (x.repeat(count, 1) for x in (self.region_BN, self.gold_BN, self.writes_BN))
@@ -202,7 +206,6 @@ class Call(Inputs):
     first_query  position of query 0
     starts_over  True: statistics start from zero, as at every step of a bidirectional model; False: the rows are added to
                those of earlier calls, as in a causal model with a cache
-    norm_BKT   norms of the keys, where they are known already
     tokens_BT  the tokens of one layer's rows, if the pass provides them
     memory     state that statistics keep from one step to the next; the same for all calls of a run
     """
@@ -212,7 +215,6 @@ class Call(Inputs):
     length: int
     first_query: int
     starts_over: bool
-    norm_BKT: torch.Tensor | None = None
     tokens_BT: torch.Tensor | None = None
     memory: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -254,16 +256,6 @@ class Call(Inputs):
         """Region membership of the queries; a padded query belongs to none."""
         return self.layout.member_BRN[:, :, self.query_positions]
 
-    @cached_property
-    def q_norm(self) -> torch.Tensor:
-        """Norms of the queries (B, H, Q, 1)."""
-        return self.q.norm(dim=-1, keepdim=True)
-
-    @cached_property
-    def k_norm(self) -> torch.Tensor:
-        """Norms of the keys (B, K, T, 1)."""
-        return self.k.norm(dim=-1, keepdim=True) if self.norm_BKT is None else self.norm_BKT[..., None]
-
     def of_rows(self, positions: range, starts_over: bool) -> Call:
         """The same call with the queries at these positions only."""
         start, end = positions.start - self.first_query, positions.stop - self.first_query
@@ -286,10 +278,11 @@ class Call(Inputs):
             starts_over=starts_over,
         )
 
-    def without_vectors(self, rows: int) -> Call:
-        """The same call for so many rows, without queries, keys and values: they become NaN, and take no memory."""
+    def of_layers(self, layers: tuple[int, ...]) -> Call:
+        """The same call of several layers, without queries, keys and values: they become NaN, and take no memory."""
+        rows, layout = self.B * len(layers), self.layout.of_layers(len(layers))
         q, k, v = (nan(self.device).expand(rows, *x.shape[1:]) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
-        return replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None)
+        return replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None, layers=layers, layout=layout)
 
     @cached_property
     def computed(self) -> dict[str, torch.Tensor]:
@@ -310,6 +303,13 @@ class Call(Inputs):
     @property
     def spread_BH(self) -> torch.Tensor:
         """Entropy of the weights' rows in nats, summed over the queries."""
+        if "spread" not in self.computed:
+            # Of a row: log2 of the sum of its weights before they are divided by it, minus the mean of the exponents.
+            totals_BHQ, dots_BHQ = self.computed["totals"], self.computed["dots"]
+            bits_BHQ = totals_BHQ.log2().sub_(dots_BHQ / totals_BHQ)
+            if self.real_BQ is not None:
+                bits_BHQ.masked_fill_(~self.real_BQ[:, None], 0.0)
+            self.computed["spread"] = bits_BHQ.sum(-1) / LOG2E
         return self.computed["spread"]
 
     @property
@@ -343,6 +343,16 @@ class Call(Inputs):
     def same_for_all_queries(self) -> bool:
         """True when every query may see the same keys: no mask, or one that is only padding."""
         return not self.causal and (self.mask is None or self.mask.shape[-2] == 1 or self.mask.stride(-2) == 0)
+
+
+def query_norms(call: Call) -> torch.Tensor:
+    """Norms of the queries (B, H, Q)."""
+    return call.q.norm(dim=-1)
+
+
+def key_norms(call: Call) -> torch.Tensor:
+    """Norms of the keys (B, K, T)."""
+    return call.k.norm(dim=-1)
 
 
 @cache

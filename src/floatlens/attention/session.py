@@ -61,34 +61,49 @@ class Group:
     def __init__(self, kinds: dict[str, type[Statistic]]) -> None:
         self.statistics = {name: kind() for name, kind in kinds.items()}
         self.size = 0  # bytes of the calls that formed the group
-        self.waiting: list[Call] = []
+        self.first: Call | None = None  # the first call that waits, without queries, keys and values
+        self.waiting: dict[int, dict[str, torch.Tensor]] = {}  # what was computed of each call, by layer
+        self.keys: list[torch.Tensor] = []  # of calls that wait whole
         self.norm_BKT = torch.zeros(0, 0, 0)  # norms of the keys of a growing cache: old keys never change
+
+    def add(self, call: Call) -> None:
+        """Let a call wait for those of other layers."""
+        if self.first is None:
+            self.first = call.of_layers(call.layers)
+        elif address(call.mask) != address(self.first.mask):
+            layers = (*self.waiting, call.layer)
+            raise RuntimeError(f"layers {layers} had the same mask when the sequence began, but differ now")
+        self.waiting[call.layer] = call.computed
+        if waits_whole(call):
+            call.computed.update(queries=call.q_BHQD, values=call.v_BKTD[:, :, call.query_keys])
+            self.keys.append(call.k_BKTD)
 
     def join(self) -> Call:
         """Merge the waiting calls into one, and empty the group."""
-        calls, self.waiting = self.waiting, []
-        first = calls[0]
-        layers = tuple(call.layer for call in calls)
-        if len({None if call.mask is None else call.mask.data_ptr() for call in calls}) > 1:
-            raise RuntimeError(f"layers {layers} had the same mask when the sequence began, but differ now")
-        joined = first.without_vectors(sum(call.B for call in calls))
-        joined = replace(joined, layers=layers, layout=first.layout.of_layers(len(calls)))
-        if waits_whole(first):
-            q_BHQD = torch.cat([call.q_BHQD for call in calls])
-            v_BKTD = torch.cat([call.v_BKTD[:, :, call.query_keys] for call in calls])
-            joined = replace(joined, q_BHQD=q_BHQD, v_BKTD=v_BKTD, norm_BKT=self._append_norms(calls))
-        for name in set.intersection(*(set(call.computed) for call in calls)):
-            joined.computed[name] = torch.cat([call.computed[name] for call in calls])
+        assert self.first is not None
+        calls, joined = list(self.waiting.values()), self.first.of_layers(tuple(self.waiting))
+        for name in set.intersection(*map(set, calls)):
+            joined.computed[name] = torch.cat([computed[name] for computed in calls])
+        if self.keys:
+            computed = joined.computed
+            joined = replace(joined, q_BHQD=computed.pop("queries"), v_BKTD=computed.pop("values"))
+            joined.computed.update(computed, key_norms=self._append_norms(joined))
+        self.first, self.waiting, self.keys = None, {}, []
         return joined
 
-    def _append_norms(self, calls: list[Call]) -> torch.Tensor:
-        """Append the norms of the calls' new keys; return those of all keys (B, K, T), in the order of the calls."""
-        T, new, rows = calls[0].T, calls[0].Q, sum(call.B for call in calls)
-        if calls[0].first_key > 0 or self.norm_BKT.shape[::2] != (rows, T - new):
+    def _append_norms(self, call: Call) -> torch.Tensor:
+        """Append the norms of the new keys of a joined call; return those of all its keys (B, K, T)."""
+        T, new = call.T, call.Q
+        if call.first_key > 0 or self.norm_BKT.shape[::2] != (call.B, T - new):
             new = T  # the first step of a cache, or a sliding window that moved
-        added_BKT = torch.cat([call.k_BKTD[:, :, T - new :] for call in calls]).float().norm(dim=-1)
+        added_BKT = torch.cat([keys_BKTD[:, :, T - new :] for keys_BKTD in self.keys]).float().norm(dim=-1)
         self.norm_BKT = added_BKT if new == T else torch.cat([self.norm_BKT, added_BKT], -1)
         return self.norm_BKT
+
+
+def address(mask: torch.Tensor | None) -> int | None:
+    """Where a mask lies in memory: layers share a mask if it is the same for them."""
+    return None if mask is None else mask.data_ptr()
 
 
 def waits_whole(call: Call) -> bool:
@@ -342,14 +357,12 @@ class Session:
                 call.once(quantity)
             if plan.pooled and "pooled" not in call.computed:
                 sum_rows(call)
-            computed = {name: value for name, value in call.computed.items() if name != "rows"}
-            call = call.without_vectors(call.B)
-            call.computed.update(computed)
+            call.computed.pop("rows", None)
         if call.starts_over or plan.group is None:
             plan.group = self._join(call, plan)
-        elif plan.group.waiting and plan.group.waiting[0].layer == call.layer:  # of the pass before
+        elif call.layer in plan.group.waiting:  # of the pass before
             self._measure(plan.group)
-        plan.group.waiting.append(call)
+        plan.group.add(call)
         return output
 
     def _weigh(self, call: Call, plan: Layer, compute: bool) -> torch.Tensor | None:
@@ -371,7 +384,7 @@ class Session:
 
     def _join(self, call: Call, plan: Layer) -> Group:
         """The group that a call joins: layers of different `kind` never share one, because their masks may differ later."""
-        mask = None if call.mask is None else (call.mask.data_ptr(), call.mask.shape)
+        mask = None if call.mask is None else (address(call.mask), call.mask.shape)
         shapes = tuple(x.shape for x in (call.q_BHQD, call.k_BKTD, call.v_BKTD))
         kind = (*shapes, call.scale, call.causal, mask, call.device, *plan.together, bool(plan.tiled), call.kind)
         size = sum(x.nbytes for x in call.computed.values())
@@ -395,12 +408,10 @@ class Session:
 
     def _store(self, call: Call, statistics: dict[str, Statistic]) -> None:
         """Keep the results of a call."""
-        rows = call.B // len(call.layers)
         for name, statistic in statistics.items():
             value = statistic.result(call)
             check_shape(name, statistic.dims, value, call)
-            for place, layer in enumerate(call.layers):
-                self._results[name][layer] = value[place * rows : (place + 1) * rows]
+            self._results[name].update(zip(call.layers, value.chunk(len(call.layers)), strict=True))
 
 
 def sum_rows(call: Call) -> None:

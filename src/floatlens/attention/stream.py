@@ -14,11 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.attention.call import Call, Inputs, query_rows
+from floatlens.attention.call import LOG2E, Call, Inputs, key_norms, query_norms, query_rows
 
 # Weights in a block: one megabyte of float32, which stays in a core's cache (measured: benchmarks/trace.py).
 TILE = 1 << 18
-LOG2E = math.log2(math.e)
 NEVER = -1e30  # an exponent that gives weight 0, and 0 · NEVER is still 0, as 0 · -inf is not
 TINY = torch.finfo(torch.float32).tiny
 CAUSAL = 128  # queries per block of a causal call
@@ -75,9 +74,9 @@ class Tile:
 
 def can_fuse(inputs: Inputs) -> bool:
     """Whether `weigh` can compute the output of a call: float32 on a CPU, plain softmax attention, no gradient."""
-    tensors = (inputs.q_BHQD, inputs.k_BKTD, inputs.v_BKTD)
-    if not inputs.is_plain or any(x.dtype != torch.float32 or x.device.type != "cpu" for x in tensors):
+    if not inputs.is_plain or inputs.q_BHQD.dtype != torch.float32 or not inputs.q_BHQD.is_cpu:
         return False
+    tensors = (inputs.q_BHQD, inputs.k_BKTD, inputs.v_BKTD)
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
@@ -134,7 +133,7 @@ def _weigh_rows(call: Call, output: bool) -> torch.Tensor | None:
         return None
     scores_BHQT = call.scores(0, call.Q)
     if call.Q == 1 and call.mask is None and call.real_BQ is None:
-        call.computed["scores"] = scores_BHQT  # so that `score_sums` need not multiply all keys again
+        call.computed["scores"] = scores_BHQT  # so that `products` need not multiply all keys again
     rows_BHQT = scores_BHQT.softmax(-1)
     call.computed["rows"] = rows_BHQT
     if call.real_BQ is not None:  # padded queries have an output, but weight 0; so has a query that sees no key
@@ -184,13 +183,11 @@ def _weigh_blocks(call: Call, size: int, space: Space, output: bool) -> torch.Te
             kept_NQT = rows_NWT[heads, low - first : high - first, :keys]
             torch.mul(weights_NQT[:, rows], inverse_NQ[:, rows, None], out=kept_NQT)
         torch.sum(x_NQT.mul_(weights_NQT), -1, out=dots_NQ[heads, queries])
-    # Entropy of a row: log2 of its sum minus the mean of the exponents.
-    bits_BHQ = totals_NQ.log2().sub_(dots_NQ.div_(totals_NQ)).view(B, H, Q)
     rows_BHWT = rows_NWT.view(B, H, last - first, T)
     if call.real_BQ is not None:  # padded queries have an output, but are excluded from the sums
-        bits_BHQ.masked_fill_(~call.real_BQ[:, None], 0.0)
         rows_BHWT.masked_fill_(~call.real_BQ[:, None, first:last, None], 0.0)
-    call.computed.update(pooled=pooled_NRT.view(B, H, -1, T), spread=bits_BHQ.sum(-1) / LOG2E)
+    totals_BHQ, dots_BHQ = totals_NQ.view(B, H, Q), dots_NQ.view(B, H, Q)
+    call.computed.update(pooled=pooled_NRT.view(B, H, -1, T), totals=totals_BHQ, dots=dots_BHQ)
     if first < last:
         call.computed["rows"] = rows_BHWT
     return output_BQHD
@@ -200,7 +197,7 @@ def is_bounded(call: Call) -> bool:
     """Whether no exponent of a call can overflow or lose precision, so that the rows' maxima need not be subtracted."""
     if call.mask is not None or call.device.type != "cpu":  # a row that sees nothing; waiting for a GPU
         return False
-    largest = float(call.q_norm.max() * call.k_norm.max()) * abs(call.scale) * LOG2E
+    largest = float(call.once(query_norms).max() * call.once(key_norms).max()) * abs(call.scale) * LOG2E
     return largest < LARGEST
 
 

@@ -147,7 +147,7 @@ class Recorder:
         if not layers:
             return
         dims, order = self.statistics[name].dims, sorted(layers)
-        value_BL = stack_layers([layers[layer].detach() for layer in order])
+        value_BL = stack_layers([layers[layer] for layer in order]).detach()
         if "head" in dims and self.heads is not None:
             value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
         if self.batch.real_BP is None and name in FINITE and not math.isfinite(checked_sum(name, value_BL)):

@@ -112,9 +112,7 @@ class StepSimilarity(Statistic):
         self.count_B = torch.zeros(call.B, device=call.device)
         if call.starts_over:  # rows that extend a cache are never computed again
             q, k = call.q_BHQD.clone(), call.k_BKTD.clone()
-            call.memory[key] = replace(
-                call, q_BHQD=q, k_BKTD=k, v_BKTD=call.v_BKTD[:, :, :0], lse_BHQ=None, norm_BKT=None, memory={}
-            )
+            call.memory[key] = replace(call, q_BHQD=q, k_BKTD=k, v_BKTD=call.v_BKTD[:, :, :0], lse_BHQ=None, memory={})
 
     def tile(self, tile: Tile) -> None:
         call, before = tile.call, self.before

@@ -7,53 +7,58 @@ otherwise a product with the mask.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 
-from floatlens.attention.call import Call
+from floatlens.attention.call import Call, key_norms, query_norms
 from floatlens.attention.exact import ExactMatrices
 from floatlens.attention.statistic import Statistic, register_statistic, variant
 from floatlens.attention.stream import TILE
 
 BLOCK = 32  # queries per block of a causal sum
-SCORE, COS = 0, 1  # in `score_sums`
+SCORE, COS = 0, 1  # in `products`
 
 
-def score_sums(call: Call) -> torch.Tensor:
-    """q·k and the cosine of q and k, summed over the queries that may see each key (B, H, 2, T)."""
+def products(call: Call) -> torch.Tensor:
+    """q·k and q·k / |q|, summed over the queries that may see each key (B, H, 2, T)."""
     B, H, K, T = call.B, call.H, call.K, call.T
-    inverse_BHQ, inverse_BK1T = inverse(call.q_norm[..., 0]), inverse(call.k_norm[..., 0])[:, :, None]
+    inverse_BHQ = inverse(call.once(query_norms))
     if call.same_for_all_queries and call.Q == 1 and call.real_BQ is None:
         if "scores" in call.computed:
             qk_BHT = call.computed["scores"][:, :, 0] / call.scale
         else:
             qk_BHT = torch.matmul(call.q.reshape(B, K, H // K, -1), call.k.transpose(2, 3)).view(B, H, T)
-        sums = torch.stack([qk_BHT, qk_BHT * inverse_BHQ], 2)
-    elif call.same_for_all_queries or (call.causal and call.mask is None):
-        weight_BH2Q = torch.stack([torch.ones_like(inverse_BHQ), inverse_BHQ], 2)
+        return torch.stack([qk_BHT, qk_BHT * inverse_BHQ], 2)
+    if call.same_for_all_queries or (call.causal and call.mask is None):
+        weight_BH2Q = torch.nn.functional.pad(inverse_BHQ[:, :, None], (0, 0, 1, 0), value=1.0)
         if call.real_BQ is not None:
             weight_BH2Q = weight_BH2Q.masked_fill_(~call.real_BQ[:, None, None], 0.0)
-        if call.same_for_all_queries:
-            rows = torch.matmul(weight_BH2Q, call.q).view(B, K, -1, call.q.shape[-1])
-            sums = torch.matmul(rows, call.k.transpose(2, 3)).view(B, H, 2, T)
-        else:
-            sums = causal_products(call.q, call.k, weight_BH2Q)
-    else:
-        y_BK1TC, parts = call.k[:, :, None], (call.q, call.q * inverse_BHQ[..., None])
-        seen = (visible_sum(call, x).unflatten(1, (K, -1)) for x in parts)
-        sums = torch.stack([torch.einsum("bkgtc,bkgtc->bkgt", x, y_BK1TC).reshape(B, H, T) for x in seen], 2)
-    sums[:, :, COS].unflatten(1, (K, -1)).mul_(inverse_BK1T)
-    keys_BHT = visible_keys(call)  # some are padding, or outside the window of a single query
-    return sums if keys_BHT is None else sums.masked_fill_(~keys_BHT[:, :, None], 0.0)
+        if not call.same_for_all_queries:
+            return causal_products(call.q, call.k, weight_BH2Q)
+        rows = torch.bmm(weight_BH2Q.flatten(0, 1), call.q.flatten(0, 1)).view(B * K, 2 * H // K, -1)
+        return torch.bmm(rows, call.k.flatten(0, 1).transpose(1, 2)).view(B, H, 2, T)
+    y_BK1TC, parts = call.k[:, :, None], (call.q, call.q * inverse_BHQ[..., None])
+    seen = (visible_sum(call, x).unflatten(1, (K, -1)) for x in parts)
+    return torch.stack([torch.einsum("bkgtc,bkgtc->bkgt", x, y_BK1TC).reshape(B, H, T) for x in seen], 2)
 
 
-def norm_sums(call: Call) -> torch.Tensor:
-    """|q||k|, summed over the queries that may see each key (B, H, 1, T)."""
-    seen_BHT = visible_sum(call, call.q_norm)[..., 0].unflatten(1, (call.K, -1))
-    sums = (seen_BHT * call.k_norm[:, :, None, :, 0]).flatten(1, 2)
-    keys_BHT = visible_keys(call)
-    return (sums if keys_BHT is None else sums.masked_fill_(~keys_BHT, 0.0))[:, :, None]
+def scores(call: Call) -> torch.Tensor:
+    """q·k, summed over the queries that may see each key (B, H, T)."""
+    return call.once(products)[:, :, SCORE]
+
+
+def cosines(call: Call) -> torch.Tensor:
+    """The cosine of q and k, summed over the queries that may see each key (B, H, T)."""
+    sums_BKGT = call.once(products)[:, :, COS].unflatten(1, (call.K, -1))
+    return (sums_BKGT * inverse(call.once(key_norms))[:, :, None]).flatten(1, 2)
+
+
+def norms(call: Call) -> torch.Tensor:
+    """|q||k|, summed over the queries that may see each key (B, H, T)."""
+    seen_BKGT = visible_sum(call, call.once(query_norms)[..., None])[..., 0].unflatten(1, (call.K, -1))
+    return (seen_BKGT * call.once(key_norms)[:, :, None]).flatten(1, 2)
 
 
 def inverse(norm: torch.Tensor) -> torch.Tensor:
@@ -128,19 +133,20 @@ def visible_keys(call: Call) -> torch.Tensor | None:
 
 
 class ColumnMean(Statistic):
-    """Mean over the queries that may see each key: row `index` of the sums that `quantities` compute (B, H, ·, T).
+    """Mean over the queries that may see each key, of what `sums` adds up (B, H, T).
 
     matrix   name of the full matrix in `ExactMatrices`
     """
 
     dims = ("head", "position")
-    index: ClassVar[int] = 0
+    sums: ClassVar[Callable[[Call], torch.Tensor]]
     matrix: ClassVar[str]
 
     def result(self, call: Call) -> torch.Tensor:
-        assert self.quantities
-        count_BHT = self.running(call, call.once(visible_count), call.first_key, "count")
-        return self.running(call, call.once(self.quantities[0])[:, :, self.index], call.first_key) / count_BHT
+        count_BHT, sums_BHT = call.once(visible_count), type(self).sums(call)
+        if call.mask is not None and call.same_for_all_queries:  # a key that no query sees has no sum
+            sums_BHT = sums_BHT.masked_fill(count_BHT == 0, 0.0)
+        return self.running(call, sums_BHT, call.first_key) / self.running(call, count_BHT, call.first_key, "count")
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
@@ -148,9 +154,9 @@ class ColumnMean(Statistic):
 
 
 # q·k_j post-RoPE and unscaled, its cosine (0 with a zero vector), and |q||k_j|.
-variant(ColumnMean, "qk", matrix="score_BHQT", index=SCORE, quantities=(score_sums,))
-variant(ColumnMean, "qk_cos", matrix="cos_BHQT", index=COS, quantities=(score_sums,))
-variant(ColumnMean, "qk_norm", matrix="norm_BHQT", quantities=(norm_sums,))
+variant(ColumnMean, "qk", matrix="score_BHQT", sums=staticmethod(scores), quantities=(products,))
+variant(ColumnMean, "qk_cos", matrix="cos_BHQT", sums=staticmethod(cosines), quantities=(products, key_norms))
+variant(ColumnMean, "qk_norm", matrix="norm_BHQT", sums=staticmethod(norms), quantities=(query_norms, key_norms))
 
 
 def value_norms(call: Call) -> torch.Tensor:
