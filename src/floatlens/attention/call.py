@@ -179,12 +179,12 @@ class PositionLayout:
         index = torch.arange(count, device=self.region_BN.device)
         return (self.region_BN[:, None, :] == index[None, :, None]).float()
 
-    def member_BHRQ(self, queries: slice, heads: int) -> torch.Tensor:
-        """`member_BRN` at some positions, repeated for each head; the same for all layers of a step."""
+    def member_NRQ(self, queries: slice, heads: int) -> torch.Tensor:
+        """`member_BRN` at some positions, repeated for each head (B·H, R, Q); the same for all layers of a step."""
         key = (queries.start, queries.stop, heads)
         if key not in self._of_heads:
             self._of_heads.clear()
-            self._of_heads[key] = self.member_BRN[:, None, :, queries].repeat(1, heads, 1, 1)
+            self._of_heads[key] = self.member_BRN[:, :, queries].repeat_interleave(heads, 0)
         return self._of_heads[key]
 
     @cached_property
@@ -347,12 +347,12 @@ class Call(Inputs):
 
 def query_norms(call: Call) -> torch.Tensor:
     """Norms of the queries (B, H, Q)."""
-    return call.q.norm(dim=-1)
+    return torch.linalg.vector_norm(call.q, dim=-1)
 
 
 def key_norms(call: Call) -> torch.Tensor:
     """Norms of the keys (B, K, T)."""
-    return call.k.norm(dim=-1)
+    return torch.linalg.vector_norm(call.k, dim=-1)
 
 
 @cache

@@ -27,7 +27,7 @@ Space = dict[tuple[str, torch.device], torch.Tensor]
 KEPT = 1 << 21  # largest number of weights of writing rows that a call keeps
 
 
-def scratch(space: Space, name: str, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def scratch(space: Space, name: str, shape: tuple[int, int, int], device: torch.device) -> torch.Tensor:
     """A float32 tensor with arbitrary content, in a buffer that grows to the largest block and is then reused.
 
     Allocating a megabyte per block would cost more than the arithmetic on it, because its pages are mapped and cleared.
@@ -36,7 +36,7 @@ def scratch(space: Space, name: str, shape: tuple[int, ...], device: torch.devic
     buffer = space.get((name, device))
     if buffer is None or buffer.numel() < size:
         buffer = space[name, device] = torch.empty(size, device=device)
-    return buffer[:size].view(shape)
+    return buffer.as_strided(shape, (shape[1] * shape[2], shape[2], 1))
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _weigh_blocks(call: Call, size: int, space: Space, output: bool) -> torch.Te
     G, N, D = H // K, B * H, call.v_BKTD.shape[-1]
     values_MTD = call.v_BKTD.flatten(0, 1)
     output_BQHD = torch.empty(B, Q, H, D, device=device) if output else None
-    member_NRQ = call.layout.member_BHRQ(call.query_positions, H).flatten(0, 1)
+    member_NRQ = call.layout.member_NRQ(call.query_positions, H)
     pooled_NRT = torch.zeros(N, member_NRQ.shape[1], T, device=device)
     totals_NQ, dots_NQ = torch.empty(2, N, Q, device=device)  # per row: sum of the weights, and of weights · exponents
     first, last = call.writing_queries
@@ -213,6 +213,7 @@ def exponent_blocks(call: Call, size: int, space: Space) -> Iterator[tuple[int, 
     rows = max(1, min(M, size // (G * queries * T)))
     queries = queries if rows > 1 else max(1, min(queries, size // (G * T)))
     queries = -(-Q // -(-Q // queries))  # of even size
+    rows = min(M, rows * torch.get_num_threads()) if device.type == "cpu" else rows  # as many for each core
     for low, high in row_blocks(M, K, rows, inside=mask is not None and mask.shape[:2] != (1, 1)):
         for start in range(0, Q, queries):
             end = min(Q, start + queries)

@@ -162,7 +162,7 @@ variant(ColumnMean, "qk_norm", matrix="norm_BHQT", sums=staticmethod(norms), qua
 def value_norms(call: Call) -> torch.Tensor:
     """Norms of the values of all keys, or of the new positions only if they extend a cache (B, K, positions)."""
     values_BKTD = call.v_BKTD if call.starts_over else call.v_BKTD[:, :, -call.Q :]
-    return values_BKTD.float().norm(dim=-1)
+    return torch.linalg.vector_norm(values_BKTD.float(), dim=-1)
 
 
 @register_statistic
