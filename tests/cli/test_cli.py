@@ -205,6 +205,14 @@ def test_trace_reads_data_as_eval_does_and_reports_what_it_skips(folder: Path, t
     assert "found key, ask, target, docs; name it with --columns" in run(*words[:-2], "--out", "x", code=2).stderr
 
 
+def test_trace_says_that_a_gold_passage_was_left_out(folder: Path, tmp_path: Path) -> None:
+    row = {"question": "Where?", "answers": ["Molen"], "passages": ["Ben bakes.", "Ada lives in Molen."], "gold": [1]}
+    (tmp_path / "data.jsonl").write_text(json.dumps({"id": "1", **row}))
+    words = ("trace", folder, "--data", tmp_path / "data.jsonl", "--max-new-tokens", 4, "--max-passages", 1)
+    said = run(*words, "--out", tmp_path / "run").stderr
+    assert "--max-passages 1 left out the gold passage of 1 of 1 questions; --passages 1 keeps it" in said
+
+
 def test_every_command_on_data_lists_all_skipped_lines_in_its_run(folder: Path, tmp_path: Path, odd_data: Path) -> None:
     run("eval", folder, "--data", odd_data, "--max-new-tokens", 4, *COLUMNS, "--out", tmp_path / "run", "--json")
     assert len((tmp_path / "run" / "problems.jsonl").read_text().splitlines()) == 5

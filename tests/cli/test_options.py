@@ -54,6 +54,17 @@ def test_a_command_has_all_options_of_a_group_or_those_that_it_needs(command: st
     assert rest & set().union(*map(names, GROUPS)) == SOME.get(command, set())
 
 
+def test_one_option_has_one_meaning_and_one_default() -> None:
+    defaults: dict[str, set[str]] = {}
+    for command in COMMANDS:
+        module = importlib.import_module(f"floatlens.cli.{COMMANDS[command][0]}")
+        for name, each in inspect.signature(list_options(module.command)).parameters.items():
+            defaults.setdefault(name, set()).add(repr(each.default))
+    assert defaults["batch_size"] == {"16"}
+    assert not {"order", "budget"} & set(defaults), "one was two things, the other had no unit"
+    assert not hasattr(Trace, "attention"), "its kind is attention_kind"
+
+
 def test_a_huge_range_of_numbers_is_refused_at_once():
     for text in ("0-99999999999", "0:99999999999999999999", "0:-99999999999:-1"):
         with pytest.raises(FloatLensError, match="--layers"):

@@ -50,6 +50,30 @@ def test_a_run_is_not_overwritten_and_resumes_only_with_the_same_settings(tmp_pa
         RunFolder.create(tmp_path / "run", {"asked": {"model": "x", "steps": 5}}, resume=True)
 
 
+def test_a_resumed_run_may_be_asked_for_less_and_not_for_more(tmp_path: Path) -> None:
+    def manifest(models: list[str], data: list[str], limit: int | None, command: str = "eval") -> dict[str, Any]:
+        asked = {"models": models, "data": data, "read": {"limit": limit}}
+        return {"command": command, "asked": asked, "models": {name: {"sha256": name} for name in models}}
+
+    whole = manifest(["a", "b"], ["x", "y"], 9)
+    RunFolder.create(tmp_path / "run", whole).close()
+    for less in (manifest(["b"], ["x", "y"], 9), manifest(["a", "b"], ["y"], 9), manifest(["a"], ["x"], 3), whole):
+        RunFolder.create(tmp_path / "run", less, resume=True).close()
+    assert RunFolder.open(tmp_path / "run").manifest == whole, "the run stays what it is"
+    for more, said in (
+        (manifest(["a", "c"], ["x", "y"], 9), "models"),
+        (manifest(["a"], ["x", "z"], 9), "data"),
+        (manifest(["a"], ["x"], 10), "read.limit: 9, now 10"),
+        (manifest(["a"], ["x"], None), "read.limit: 9, now null"),
+    ):
+        with pytest.raises(FloatLensError, match=said):
+            RunFolder.create(tmp_path / "run", more, resume=True)
+    for number, asked in enumerate((["no", "settings"], {"read": {"limit": "many"}}, {"models": 3, "read": 4})):
+        RunFolder.create(tmp_path / str(number), {**whole, "asked": asked}).close()
+        with pytest.raises(FloatLensError, match="started with other settings"):
+            RunFolder.create(tmp_path / str(number), whole, resume=True)
+
+
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("dear")
     with pytest.raises(FloatLensError, match="is not empty and is not a run folder"):

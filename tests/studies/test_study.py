@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -141,10 +142,23 @@ def test_a_resumed_study_asks_questions_that_failed_again(tmp_path: Path, monkey
 def test_the_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["study", "tiny-arm", "--data", "world:fresh", "--only", "knowledge", "--max-new-tokens", "8"]
     code = command_line([*words, "--limit", "12", "--jobs", "1", "--out", str(tmp_path / "s"), "--json"])
-    printed = json.loads(capsys.readouterr().out)
+    printed, said = capsys.readouterr()
+    printed = json.loads(printed)
     assert code == 0 and printed["report"].endswith("report.html")
+    first, probe, work, time_, *_ = said.splitlines()
+    assert (first, probe) == ("Study of tiny-arm on world:fresh: knowledge", "Timing a few questions of each model …")
+    assert work == "24 answers without and with passages."
+    assert re.match(r"This takes about [\d.]+ (s|min|h) on this machine; --limit N makes", time_)
     entry = next(each for each in printed["results"] if each["condition"] == OPEN)
     assert entry["n"] == 12 and 0 <= entry["accuracy"] <= 1 and set(entry["intervals"]["f1"])
+
+
+def test_a_study_has_the_gold_passage_at_each_position(tmp_path: Path) -> None:
+    given = {"data": "world:fresh", "only": ["flow"], "max_new_tokens": 4, "limit": 1}
+    fl.study("tiny-arm", out=tmp_path / "s", passages=5, gold_at=[1, 5], **given)  # type: ignore[operator]
+    [home] = model_runs(tmp_path / "s")
+    traces = [fl.Trace.open(path) for _, path in home.samples()]
+    assert sorted(tuple(trace.gold) for trace in traces) == [("doc1",), ("doc5",)]
 
 
 def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:

@@ -405,7 +405,7 @@ def narrow(before: dict[str, Any], now: dict[str, Any]) -> None:
     Not for a stress test, which draws its passages from all questions.
     """
     old, new = before.get("asked", {}), now.get("asked", {})
-    if now.get("command") not in ("trace", "eval", "ablate"):
+    if now.get("command") not in ("trace", "eval", "ablate") or not isinstance(old, dict):
         return
     for name in ("models", "data", "conditions"):
         one, other = old.get(name), new.get(name)
@@ -415,7 +415,8 @@ def narrow(before: dict[str, Any], now: dict[str, Any]) -> None:
                 before[name] = {key: each for key, each in before[name].items() if key in now[name]}
     read, limit = old.get("read"), (new.get("read") or {}).get("limit")
     if isinstance(read, dict) and limit is not None and read.get("seed") is None:  # questions in the order of the data
-        read["limit"] = min(read.get("limit") or limit, limit)
+        whole = read.get("limit") or limit
+        read["limit"] = min(whole, limit) if isinstance(whole, int) else whole
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
