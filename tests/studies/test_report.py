@@ -21,10 +21,11 @@ from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
 from floatlens.explorer.film import film
 from floatlens.findings import style
+from floatlens.findings.finding import headline
 from floatlens.store.folder import RunFolder
 from floatlens.studies.analyse import ReportTable, Section
 from floatlens.studies.drawing import inlined
-from floatlens.studies.page import csv_of, headline, matrix, policy, render
+from floatlens.studies.page import csv_of, matrix, policy, render
 from floatlens.studies.report import make
 from tests.browser import Visit, browser, open_page  # noqa: F401
 from tests.explorer.traces import planted
@@ -213,14 +214,15 @@ def test_the_matrix_has_a_row_per_claim_by_question_and_a_column_per_model() -> 
     assert row["cells"][0][1]["hover"].startswith("mdm against b: fails; 0.2 [0.1 to 0.3], turnover; effect")
 
 
-def test_the_first_figure_of_a_section_states_the_finding() -> None:
-    assert headline([claim("inconclusive"), claim("holds"), claim("fails", models=("dream", "arm"))]) == (
-        "Anchors move: so in mdm against arm, not in dream against arm"
-    )
-    assert (
-        headline([claim("fails")]) == "Anchors move: not so (mdm against arm)"
-        and headline([claim("inconclusive")]) == ""
-    )
+def test_a_figure_states_the_finding_or_what_is_open() -> None:
+    some = [claim("inconclusive"), claim("holds"), claim("fails", models=("dream", "arm"))]
+    assert headline(some) == "Anchors move: 1 of 3 pairs of models"
+    assert headline([claim("holds"), claim("not testable here")]) == "Anchors move"
+    assert headline([claim("fails")]) == "Not so: Anchors move"
+    assert headline([{**claim("fails"), "id": "drift.moves"}]) == "Anchors move no more in the MDM than in the ARM"
+    assert headline([claim("inconclusive")]) == "Undecided whether anchors move"
+    assert headline([claim("not testable here")]) == "Not testable here: whether anchors move"
+    assert headline([claim("holds")], shown=["another.claim"]) == ""
 
 
 def test_a_report_of_a_trace_run_shows_what_it_can_and_says_what_it_cannot(tmp_path: Path) -> None:

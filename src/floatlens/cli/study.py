@@ -133,7 +133,8 @@ def print_verdicts(claims: list[dict[str, Any]]) -> None:
     """Print one line per claim, 80 columns wide; numbers and models are in the report and in claims.json."""
     from rich.text import Text
 
-    from floatlens.studies.sentences import by_claim, count_verdicts, say_primary
+    from floatlens.findings.verdict import by_claim
+    from floatlens.studies.sentences import count_verdicts, say_primary
 
     console, source, left_out = shared.make_console(), "", []
     for several in by_claim(claims).values():

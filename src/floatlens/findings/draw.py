@@ -119,6 +119,7 @@ def name_ticks(axis: Axis, labels: Sequence[Any]) -> None:
     if list(labels) != list(range(len(labels))):
         every = 1 if isinstance(labels[0], str) else max(1, len(labels) // 8)
         axis.set_ticks(range(0, len(labels), every), labels=[str(name) for name in labels[::every]])
+        axis.set_tick_params(labelsize=5.5 if every == 1 and len(labels) > 9 else 7)
 
 
 # Whole figures from a table: curves, maps, and points with intervals. Each has at most `style.PANELS` panels.
@@ -290,8 +291,9 @@ def maps(
     panels, left_out = style.shown(list(dict.fromkeys(table["panel"])))
     seen = table.loc[table["panel"].isin(panels), value]
     norm = norm or Normalize(float(seen.min()), float(seen.max()))
+    named = len({name for name in table[down] if isinstance(name, str)})  # rows with a label each
     with style.sheet():
-        figure = style.new_figure(2.5, width=max(3.4, min(style.WIDTH, 2.5 * len(panels))))
+        figure = style.new_figure(max(2.5, 1.5 + 0.12 * named), width=max(3.4, min(style.WIDTH, 2.5 * len(panels))))
         grid = figure.subplots(1, max(1, len(panels)), squeeze=False)[0]
         for axes, panel in zip(grid, panels, strict=False):
             part = table[table["panel"] == panel]

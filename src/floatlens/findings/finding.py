@@ -38,9 +38,9 @@ from floatlens.findings.samples import (
     setting_of,
 )
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, Verdict, absent, difference, mean_of, no_sink, too_shallow
+from floatlens.findings.verdict import Outcome, Verdict, absent, by_claim, difference, mean_of, no_sink, too_shallow
 from floatlens.registry import Registry
-from floatlens.stats import NAN, NOT_TESTABLE
+from floatlens.stats import FAILS, HOLDS, NAN, NOT_TESTABLE
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import RunTraces
 from floatlens.version import __version__
@@ -78,7 +78,8 @@ class Finding:
     name, title, question, paper   the name on the command line, the heading, the question, the part of a paper it is from
     table, columns                 the title of the table, and its columns: a label and the number whose mean it shows
     says                           sentences of the report per model, such as "{model} moves {floating:%}"
-    captions, looks                per view a title and how to read it, and the settings of `draw.lines`
+    captions, looks                per view what it has and how to read it, and the settings of `draw.lines`
+    shows                          per view the ids of the claims that it shows, for its title; by default all
     labels, variables              numbers (sample, layer) in the figure by layer; what each number of the result means
     views, maps                    names of the figures: `draw_VIEW(measured, *, backend)`, or lines by layer; `maps`
                                    are drawn from traces
@@ -97,6 +98,7 @@ class Finding:
     says: Sequence[str] = ()
     columns: Mapping[str, str] = {}
     captions: Mapping[str, tuple[str, str]] = {}
+    shows: Mapping[str, Sequence[str]] = {}
     labels: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
     looks: Mapping[str, Mapping[str, Any]] = {}
@@ -113,11 +115,10 @@ class Finding:
         text = TEXTS.get(self.name, {})
         vars(self).update({key: value for key, value in text.items() if key not in ("views", "claims")})
         if "views" in text:
-            self.captions = {view: (about["title"], about["reading"]) for view, about in text["views"].items()}
-            self.looks = {
-                view: {key: value for key, value in about.items() if key not in ("title", "reading")}
-                for view, about in text["views"].items()
-            }
+            views = {view: dict(about) for view, about in text["views"].items()}
+            self.shows = {view: about.pop("shows", ()) for view, about in views.items()}
+            self.captions = {view: (about.pop("title"), about.pop("reading")) for view, about in views.items()}
+            self.looks = views
 
     # What it measures
 
@@ -176,11 +177,14 @@ class Finding:
 
     # Figures
 
-    def figure(self, samples: Any, *, view: str = "", backend: str = "matplotlib", **options: Any) -> Any:
+    def figure(
+        self, samples: Any, *, view: str = "", backend: str = "matplotlib", title: str = "", **options: Any
+    ) -> Any:
         """Draw one of the `views` (by default the first) from traces, answers, or the result of `measure`.
 
-        The options are those of `measure` and of the view, such as `paper=True` to add the published numbers. Returns a
-        matplotlib figure, or with `backend="none"` its data as a table.
+        The options are those of `measure` and of the view, such as `paper=True` to add the published numbers. The title is
+        by default what the samples say about the claims that the view shows. Returns a matplotlib figure, or with
+        `backend="none"` its data as a table.
         """
         view = view or self.views[0]
         check_known("view", view, self.views)
@@ -194,9 +198,17 @@ class Finding:
         taken = _keywords(draw)
         drawn = draw(samples, backend=backend, **{name: options[name] for name in options if name in taken})
         if backend == "matplotlib":
-            setting = samples.attrs["setting"] if view not in self.maps else setting_of(as_traces(samples)[0])
+            mapped = view in self.maps
+            setting = setting_of(as_traces(samples)[0]) if mapped else samples.attrs["setting"]
+            title = title or ("" if mapped else self._headline(samples, view))
+            style.title(drawn, title or self.captions.get(view, (self.title,))[0])
             style.caption(drawn, f"{drawn.get_supxlabel()} Setting: {describe_setting(setting)}.")
         return drawn
+
+    def _headline(self, measured: xr.Dataset, view: str) -> str:
+        shown = self.shows.get(view, ())
+        claims = [claim for claim in self.registered_claims() if not shown or claim.id in shown]
+        return headline([verdict.to_dict() for claim in claims for verdict in claim.verdicts(measured)], shown)
 
     def _draw(self, view: str) -> Callable[..., Any]:
         def draw_declared(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
@@ -285,6 +297,7 @@ class Claim:
     sentence, whose, source   the claim in plain words, whose it is ("the paper", an arXiv number, "FloatLens"), and where it
                               was made
     effect, why               the smallest effect that matters, in units of the statistic, and the reason for it
+    otherwise                 what is said instead in the title of a figure if the claim fails
     test, about               `test(measured, ...)` returns an `Outcome` of the models that it takes: ("mdm",), ("arm",),
                               ("mdm", "arm") for a comparison, or ("model",) for any single model
     statistic, rejected_if, needs   the number that is averaged over samples, the result that would reject the claim, and the
@@ -308,6 +321,7 @@ class Claim:
     whose: str = ""
     primary: bool = False
     setting: str = ""
+    otherwise: str = ""
 
     def verdict(self, measured: xr.Dataset, **models: str | None) -> Verdict:
         """Test the claim on the given models (`mdm`, `arm`, `model`), or on all models of a kind together."""
@@ -355,6 +369,38 @@ class Claim:
 
 FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings", tuple(TEXTS))
 CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", tuple(TEXTS))
+
+
+def headline(claims: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> str:
+    """The finding as the title of a figure: the first claim that holds or fails, or else what stays open.
+
+    `claims` are verdicts as in claims.json, `shown` the ids of those that the figure shows, by default all.
+
+    >>> one = {"id": "values.small", "claim": "Anchors carry small values", "verdict": "fails", "models": ["a"]}
+    >>> headline([one])
+    'Anchors do not carry small values'
+    >>> headline([one, {**one, "verdict": "holds"}])
+    'Anchors carry small values: 1 of 2 models'
+    >>> headline([{**one, "verdict": "inconclusive"}])
+    'Undecided whether anchors carry small values'
+    """
+    groups = by_claim(claims)
+    groups = {id: groups[id] for id in shown or groups if id in groups}
+    for id, several in groups.items():
+        tested = [claim for claim in several if claim["verdict"] != NOT_TESTABLE]
+        for verdict in (HOLDS, FAILS):
+            if number := sum(claim["verdict"] == verdict for claim in tested):
+                sentence = several[0]["claim"]
+                otherwise = (CLAIMS[id].otherwise if id in CLAIMS else "") or f"Not so: {sentence}"
+                what = "models" if len(several[0]["models"]) == 1 else "pairs of models"
+                share = f": {number} of {len(tested)} {what}" if number < len(tested) else ""
+                return (sentence if verdict == HOLDS else otherwise) + share
+    every = [claim for several in groups.values() for claim in several]
+    undecided = [claim for claim in every if claim["verdict"] != NOT_TESTABLE]
+    for claim in undecided or every:
+        sentence = claim["claim"] if claim["claim"][1:2].isupper() else claim["claim"][:1].lower() + claim["claim"][1:]
+        return f"{'Undecided' if undecided else 'Not testable here:'} whether {sentence}"
+    return ""
 
 
 def register_finding(finding: Finding) -> Finding:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from floatlens.files import atomic_write
 
@@ -28,6 +29,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK = "#222222"
 FAINT = "#8a8a8a"
+TITLE, LEGEND = "headline", "legend-above"  # ids of parts of a figure
 NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 SHEET: dict[str, Any] = {
@@ -83,6 +85,19 @@ def caption(figure: Figure, text: str) -> None:
     figure.supxlabel(lines, fontsize=6.5, color="#555555", x=0.01, ha="left")
 
 
+def title(figure: Figure, text: str) -> None:
+    """Write a title on a line of its own above the figure, which becomes higher; small enough to fit."""
+    height, line = figure.get_figheight(), 0.26
+    figure.set_figheight(height + line)
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(rect=(0, 0, 1, height / (height + line)))
+    for above in figure.findobj(lambda artist: artist.get_gid() == LEGEND):
+        above.borderaxespad += 72 * line / above.prop.get_size_in_points()
+    size = min(9.0, 72 * figure.get_figwidth() / (0.66 * max(1, len(text))))
+    figure.text(0.01, 1 - 0.06 / height, text, va="top", fontsize=size, weight="bold", color=INK, gid=TITLE)
+
+
 _order: list[str] = []  # of the models of a report, see `same_looks`
 
 
@@ -127,7 +142,9 @@ def legend(figure: Figure, columns: int = 0) -> None:
     named = {
         text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=columns or max(1, len(named)))
+    columns = columns or max(1, len(named))
+    above = figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=columns)
+    above.set_gid(LEGEND)
 
 
 def short(model: str, width: int = 26) -> str:

@@ -103,6 +103,14 @@ def correct_primary(claims: Sequence[dict[str, Any]]) -> None:
             claim["reason"] += f", but not after Holm's correction over {len(primary)} primary verdicts"
 
 
+def by_claim(claims: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Verdicts by claim, in order; one per model or pair of models."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for claim in claims:
+        found.setdefault(claim.get("id") or claim["claim"], []).append(claim)
+    return found
+
+
 def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
     """Write verdicts to claims.json; verdicts of other findings in an existing file are kept."""
     ours = {v.finding for v in verdicts}

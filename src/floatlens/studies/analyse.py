@@ -28,6 +28,7 @@ from floatlens.findings.finding import (
     ReportTable,
     condition_of,
     describe_setting,
+    headline,
     traces_for,
 )
 from floatlens.findings.spelling import count
@@ -45,7 +46,8 @@ NOUNS = {"traces": "sample", "texts": "text"}
 class Section:
     """A finding in the report; `problem` is the reason if it could not be analysed.
 
-    A figure has the `stem` of its files, a `title`, and how to read it (`reading`).
+    A figure has the `stem` of its files, what it has (`title`), how to read it (`reading`), and the ids of the claims that
+    it shows (`shows`), by default all.
     """
 
     name: str
@@ -53,7 +55,7 @@ class Section:
     paper: str = ""
     question: str = ""
     seen: list[str] = field(default_factory=list)
-    figures: list[dict[str, str]] = field(default_factory=list)
+    figures: list[dict[str, Any]] = field(default_factory=list)
     tables: list[ReportTable] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
@@ -93,7 +95,7 @@ def analyse(
         _write_numbers(measured, target / NUMBERS / f"{name}.parquet")
         with style.same_looks([str(folder.manifest.get("asked", {}).get("model", "")) for folder in folders]):
             mapped = [Trace.open(path) for path in shown] or source
-            section.figures = _draw(finding, measured, mapped, target / FIGURES)
+            section.figures = _draw(finding, measured, mapped, section.claims, target / FIGURES)
         section.seen, section.tables = finding.sentences(measured), finding.tables(measured)
         section.notes = finding.notes(measured)
     except Exception as error:  # any failure is reported in the finding's section; the other findings continue
@@ -180,7 +182,9 @@ def _source(finding: Finding, folders: Sequence[RunFolder]) -> Any:
     return (traces_for(finding, folders), answers) if finding.reads == "both" else answers
 
 
-def _draw(finding: Finding, measured: xr.Dataset, mapped: Any, target: Path) -> list[dict[str, str]]:
+def _draw(
+    finding: Finding, measured: xr.Dataset, mapped: Any, claims: Sequence[dict[str, Any]], target: Path
+) -> list[dict[str, Any]]:
     found = []
     beside: dict[str, Any] = {"paper": True} if "paper" in finding.figure_options else {}
     for view in finding.views:
@@ -189,9 +193,11 @@ def _draw(finding: Finding, measured: xr.Dataset, mapped: Any, target: Path) -> 
         if isinstance(data, pd.DataFrame) and data.empty:  # for example doses, in a run without any
             continue
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
-        style.save(finding.figure(source, view=view, **beside), data, target / stem)
+        shows = finding.shows.get(view, ())
+        drawn = finding.figure(source, view=view, title=headline(claims, shows), **beside)
+        style.save(drawn, data, target / stem)
         title, reading = finding.captions.get(view, (view, ""))
-        found.append({"stem": stem, "title": title, "reading": reading})
+        found.append({"stem": stem, "title": title, "reading": reading, "shows": shows})
     return found
 
 

@@ -9,7 +9,7 @@ import re
 import xml.etree.ElementTree as ET
 
 from floatlens.errors import FloatLensError
-from floatlens.findings.style import COLOURS, FAINT, INK
+from floatlens.findings.style import COLOURS, FAINT, INK, TITLE
 from floatlens.findings.tokens import SHADES
 
 SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
@@ -62,7 +62,7 @@ def inlined(svg: str, name: str, title: str, description: str) -> str:
 
 def _kept(element: ET.Element, name: str) -> ET.Element | None:
     tag = element.tag.removeprefix(SVG) if isinstance(element.tag, str) else ""
-    if tag not in ELEMENTS:
+    if tag not in ELEMENTS or element.get("id") == TITLE:  # the page writes the title itself, in lines that wrap
         return None
     made = ET.Element(tag)
     made.text, made.tail = (text if tag in ("text", "tspan") else None for text in (element.text, element.tail))

@@ -20,13 +20,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from floatlens.explorer.page import embed, script_hashes, source_hash
+from floatlens.findings.finding import headline
 from floatlens.findings.spelling import count, listed, number
 from floatlens.findings.style import short
 from floatlens.findings.verdict import correct_primary
 from floatlens.stats import DEPENDS, FAILS, HOLDS, INCONCLUSIVE, NOT_TESTABLE, VERDICTS
 from floatlens.studies.analyse import Section
 from floatlens.studies.drawing import inlined
-from floatlens.studies.sentences import by_claim, say_aloud, say_primary
+from floatlens.studies.sentences import say_aloud, say_primary
 
 TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
 MOST_OPEN = 10  # a report with more sections shows no figure open: their headings, questions and sentences stay
@@ -65,8 +66,9 @@ def render(
             sections=[
                 {
                     **asdict(section),
-                    "figures": [_figure(each, folder, " ".join(section.seen)) for each in section.figures],
-                    "headline": headline(section.claims),
+                    "figures": [
+                        _figure(each, folder, " ".join(section.seen), section.claims) for each in section.figures
+                    ],
                     "claim_rows": [{**claim, **_cell(claim)} for claim in section.claims],
                 }
                 for section in sections
@@ -116,24 +118,6 @@ def matrix(sections: Sequence[Section]) -> dict[str, Any]:
     return {"columns": columns, "groups": {q: list(rows.values()) for q, rows in groups.items() if rows}}
 
 
-def headline(claims: Sequence[dict[str, Any]]) -> str:
-    """The finding as the title of a figure: the first claim that is decided, and on which models; empty if none is.
-
-    >>> decided = {"claim": "The MDM's anchors move", "verdict": "holds", "models": ["a"]}
-    >>> headline([decided, {**decided, "verdict": "fails", "models": ["b"]}])
-    "The MDM's anchors move: so in a, not in b"
-    """
-    for several in by_claim(claims).values():
-        yes, no = (
-            [" against ".join(map(short, c["models"])) for c in several if c["verdict"] == v] for v in (HOLDS, FAILS)
-        )
-        if yes and no:
-            return f"{several[0]['claim']}: so in {listed(yes)}, not in {listed(no)}"
-        if yes or no:
-            return f"{several[0]['claim']}{'' if yes else ': not so'} ({listed(yes or no)})"
-    return ""
-
-
 def _cell(claim: dict[str, Any]) -> dict[str, Any]:
     low, high = claim["interval"]
     value, effect = number(claim["value"]), number(claim.get("effect"))
@@ -156,11 +140,17 @@ def _cell(claim: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _figure(figure: Mapping[str, str], folder: Path, described: str) -> dict[str, Any]:
+def _figure(
+    figure: Mapping[str, Any], folder: Path, described: str, claims: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     stem, text = figure["stem"], f"{figure['reading']} {described}"
     svg = (folder / f"{stem}.svg").read_text(encoding="utf-8")
-    made = Markup(inlined(svg, f"figure-{stem}", figure["title"], text))
-    return {**figure, "svg": made, "data": csv_of(folder / f"{stem}.parquet")}
+    found = {
+        "headline": headline(claims, figure.get("shows", ())) or figure["title"],
+        "svg": Markup(inlined(svg, f"figure-{stem}", figure["title"], text)),
+        "data": csv_of(folder / f"{stem}.parquet"),
+    }
+    return {**figure, **found}
 
 
 def csv_of(table: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from floatlens.explorer.film import film
 from floatlens.files import atomic_write
 from floatlens.findings import definitions, draw, style
 from floatlens.findings.finding import CONDITIONS
+from floatlens.findings.samples import Array
 from floatlens.findings.spelling import count, listed, percent
 from floatlens.findings.style import short
 from floatlens.store.engine import ProgressCallback
@@ -161,40 +162,49 @@ def switch_traces(homes: Sequence[Path]) -> tuple[list[Trace], str]:
         if (home / SWITCH / MANIFEST).exists():
             run = RunFolder.open(home / SWITCH)
             found = {name: Trace.open(path) for name, path in run.samples()}
-            if {"without", "with"} <= set(found):
+            if {"without", "with"} <= set(found) and deep_anchors(found["with"])[
+                1
+            ].any():  # else there is nothing to see
                 return [found["without"], found["with"]], str(run.manifest.get("asked", {}).get("token", ""))
     return [], ""
+
+
+def deep_anchors(trace: Trace) -> tuple[Array, Array]:
+    """Received attention by step and position, mean over heads and deep half of the layers, and where its anchors are."""
+    a_SLT = trace.head_mean("received").values
+    a_ST = a_SLT[:, a_SLT.shape[1] // 2 :].mean(axis=1)
+    return a_ST, find_anchors(a_ST, RULE, trace.attention_kind)
 
 
 def draw_opening(homes: Sequence[Path], shown: Sequence[Trace], target: Path) -> dict[str, str] | None:
     """Draw the first picture: the switch, or else the first MDM and the first ARM on one question; None without traces."""
     traces, token = switch_traces(homes)
-    titles = [f"Without {token!r}", f"With one {token!r}"]
+    titles = [f"without {token!r}", f"with one {token!r}"]
     if traces:
         heading = f"{short(traces[0].model)} reads one text, without and with the token {token!r}"
     else:
         first = {trace.kind: trace for trace in reversed(shown) if trace.has_head_mean("received")}
         traces = [first[kind] for kind in ("mdm", "arm") if kind in first]
-        titles = [f"{short(trace.model)} ({trace.kind.upper()})" for trace in traces]
+        titles = [f"in {short(trace.model)}" for trace in traces]
         heading = "Attention while the models write"
     if not traces:
         return None
-    profiles = [trace.head_mean("received").values for trace in traces]
-    maps = [a_SLT[:, a_SLT.shape[1] // 2 :].mean(axis=1) for a_SLT in profiles]  # the deep half of the layers
-    norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(a_ST)) for a_ST in maps))
+    maps = [deep_anchors(trace) for trace in traces]
+    moved = [definitions.floating(definitions.anchor_mass(np.nan_to_num(a_ST), on_ST)) for a_ST, on_ST in maps]
+    if np.isfinite(moved).all():
+        heading = f"{percent(moved[0])} of the anchors' attention moves {titles[0]}"
+        heading += "".join(f", {percent(share)} {title}" for share, title in zip(moved[1:], titles[1:], strict=True))
+    norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(a_ST)) for a_ST, _ in maps))
     cells = []
     with style.sheet():
         figure = style.new_figure(2.5)
         grid = figure.subplots(1, len(traces), squeeze=False)[0]
-        for axes, trace, a_ST, title in zip(grid, traces, maps, titles, strict=True):
+        for axes, trace, (a_ST, anchors_ST), title in zip(grid, traces, maps, titles, strict=True):
             steps, (S, T) = trace.data["step"].values, a_ST.shape
             mesh = draw.attention_map(axes, a_ST, norm=norm)
-            anchors_ST = find_anchors(a_ST, RULE, trace.attention_kind)
             draw.hatch_anchors(axes, anchors_ST)
             draw.commit_front(axes, trace.data["committed_at"].values, steps)
-            moved = definitions.floating(definitions.anchor_mass(np.nan_to_num(a_ST), anchors_ST))
-            text = f": {percent(moved)} of the anchors' attention moves" if np.isfinite(moved) else ""
-            axes.set_title(title + text, fontsize=8)
+            axes.set_title(title[:1].upper() + title[1:])
             axes.set_xlabel("position")
             where = {"map": title, "step": np.repeat(steps, T), "position": np.tile(np.arange(T), S)}
             what = {"token": trace.texts() * S, "received": a_ST.ravel(), "anchor": anchors_ST.ravel()}

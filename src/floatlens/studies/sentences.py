@@ -9,6 +9,7 @@ from typing import Any
 
 from floatlens.findings.spelling import count, percent
 from floatlens.findings.style import short
+from floatlens.findings.verdict import by_claim
 from floatlens.stats import DEPENDS, FAILS, HOLDS, INCONCLUSIVE, NOT_TESTABLE
 
 SHORT = {HOLDS: "holds", FAILS: "fails", INCONCLUSIVE: "open", DEPENDS: "depends", NOT_TESTABLE: "not testable"}
@@ -51,14 +52,6 @@ ALOUD = {
 }
 # Not said of a model of which one of these is said.
 INSTEAD = {"sink.absent": ("sink.back",), "drift.renewal": ("drift.moves", "drift.floats")}
-
-
-def by_claim(claims: Claims) -> dict[str, list[dict[str, Any]]]:
-    """Verdicts by claim, in order; one per model or pair of models."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for claim in claims:
-        found.setdefault(claim.get("id") or claim["claim"], []).append(claim)
-    return found
 
 
 def count_verdicts(claims: Iterable[dict[str, Any]]) -> str:
@@ -113,7 +106,8 @@ def _first_token(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
             share = f"{_points(extra)} points more" if extra >= 0.5 else "no more"
             said.append(f"{model} gives its first token {share} attention than an even share")
         else:
-            said.append(f"{model} gives it {_points(extra) if extra >= 0.5 else 'none'}")
+            nothing = "no more either" if "no more" in said[0] else "none"
+            said.append(f"{model} gives it {_points(extra) if extra >= 0.5 else nothing}")
     return [f"{'; '.join(said)}."] if said else []
 
 
