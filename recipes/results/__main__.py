@@ -1,7 +1,8 @@
 """Make the page of results.
 
     floatlens study tiny-arm tiny-mdm --data world:fresh --data world:hops --limit 20 --passages 5 --offset 300 --out RUN
-    python -m recipes.results keep RUN    docs/results/claims.parquet and the figures of the findings, from a study
+    python -m recipes.results keep RUN    docs/results/claims.parquet and the figures of the findings, from a study;
+                                          of a track, its table and its figure
     python -m recipes.results write       docs/results.md and its figures, from the tables in the repository
 
 `switch.py`, `explore.py` and `nulls.py` make the tables of the plan. Verdicts that were computed with a definition that has
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -52,6 +54,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "write":
         page.write()
+        return
+    if (args.run / "track.parquet").exists():
+        shutil.copy(args.run / "track.parquet", page.TABLES / "track-open-masked-0.parquet")
+        draw.shrink(args.run / "figures" / "track.png", page.picture("track"))
         return
     keep(args.run)
     for shown in sorted((RESULTS / "figures").glob("*.png")):  # the pages on findings show these

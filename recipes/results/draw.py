@@ -39,7 +39,6 @@ def figures() -> dict[str, Callable[[Path], Figure | None]]:
     """The figures by name, in the order of the page."""
     return {
         "switch": switch,
-        "track": track,
         "objective": objective,
         "statistics": statistics,
         "nulls": null_figure,
@@ -92,36 +91,6 @@ def switch(tables: Path) -> Figure | None:
     figure.axes[0].set_ylabel("window of 8 written tokens")
     bar = figure.colorbar(image, ax=figure.axes, shrink=0.9, ticks=np.sqrt([0, 0.05, 0.2, 0.4, 0.6]))
     bar.ax.set_yticklabels(["0", "5 %", "20 %", "40 %", "60 %"])
-    return figure
-
-
-STAGES = {
-    "smollm2": ("#0072B2", "o", "SmolLM2"),
-    "smollm2:a2d-shifted": ("#8a8a8a", "s", "mask lifted, not trained"),
-    "open-masked-0:a2d-shifted": ("#D55E00", "^", "after 750,000 tokens"),
-}
-
-
-def track(tables: Path) -> Figure | None:
-    """Sink and floating by layer: the base, its mask lifted, and after the training."""
-    table = read(tables, "track-open-masked-0")
-    if table is None:
-        return None
-    figure = style.new_figure(2.4)
-    shown = {
-        "sink_share": "The sink goes with the mask and returns",
-        "floating": "In between, anchors float",
-    }
-    for axes, (values, title) in zip(figure.subplots(1, 2), shown.items(), strict=True):
-        for stage, (colour, marker, label) in STAGES.items():
-            rows = table[table["checkpoint"] == stage].sort_values("layer")
-            axes.plot(rows["layer"], rows[values], color=colour, marker=marker, markevery=3, label=label)
-        axes.set_title(title)
-        axes.set_xlabel("layer")
-        axes.set_ylim(-0.05, 1)
-    figure.axes[0].set_ylabel("attention on\nthe strongest key")
-    figure.axes[1].set_ylabel("floating (window)")
-    style.legend(figure)
     return figure
 
 

@@ -38,6 +38,17 @@ ROLES = {
     "switch": "tested on seed 1",
 }
 DEEP = 15  # the first layer of the deep half
+TRAININGS = {
+    "open-masked-0": "matched rows, seed 0",
+    "open-masked-1": "matched rows, seed 1",
+    "no-commas-0": "every comma deleted",
+    "no-prefix-0": "no constant prefix",
+    "random-prefix-0": "a random prefix",
+    "smollm2-mdm": "released MDM, 2,000,000 tokens",
+    "smollm2-canvas": "released, causal prompt",
+    "smollm2-arm": "released ARM",
+    "smollm2": "the base",
+}  # in the order of the table
 PAIR = ("tiny-mdm", "tiny-arm")  # the models of the table of the paper's claims
 
 
@@ -70,6 +81,7 @@ def numbers() -> dict[str, str]:
         "verdicts": verdict_table(),
         "refutation": refutation(),
         "claims": claims_table(),
+        "trainings": trainings_table(),
         **switch_numbers(),
         **other_numbers(),
     }
@@ -121,6 +133,24 @@ def decide(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> st
     if name in PRIMARY and np.sign(first[name]["value"]) != np.sign(second[name]["value"]):
         return "**fails**: the seeds differ in sign"
     return f"**{verdict}**"
+
+
+def trainings_table() -> str:
+    """Where the sink is after every training that was measured, whether it follows its token, and what floats without it."""
+    lines = [
+        "| model | training | sink on training text | strongest key | follows | floating as is | type out | one put back |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, training in TRAININGS.items():
+        table = draw.read(TABLES, name)
+        if table is None:
+            continue
+        known = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
+        sink = f"`{json.dumps(known['token'])[1:-1]}` in {known['texts']} of {known['of']}"
+        cells = [spread(column(table, "as is", "sink_share")), percent(follows(table, "back").mean())]
+        cells += [spread(column(table, condition, "floating")) for condition in ("as is", "out", "back at 5")]
+        lines.append(f"| `{name}` | {training} | {sink} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def refutation() -> str:
@@ -254,11 +284,7 @@ def other_numbers() -> dict[str, str]:
             table = draw.read(TABLES, f"statistics-{model}-0")
             name = f"{statistic.replace(' ', '_')}_{model.split('-')[0]}"
             found[name] = number(column(table, "as is", statistic).mean()) if table is not None else MISSING
-    stages = draw.read(TABLES, "track-open-masked-0")
-    for name, stage in zip(("base", "lifted", "trained"), draw.STAGES, strict=True):
-        rows = None if stages is None else stages[(stages["checkpoint"] == stage) & (stages["layer"] >= DEEP)]
-        for column_name in ("sink_share", "floating", "nats"):
-            found[f"{name}_{column_name}"] = MISSING if rows is None else number(rows[column_name].mean())
+    found |= track_numbers()
     found["scores"] = scores()
     costs = draw.costs(TABLES)
     for kind in ("mask-anchors", "pin-anchors", "move-anchors", "add-sink(0", "add-sink(4", "random 48"):
@@ -268,6 +294,18 @@ def other_numbers() -> dict[str, str]:
         found[f"moved_{name}"] = MISSING if rows is None else number(rows["moved"].mean())
     found["cost_n"] = str(0 if costs is None else costs["text"].nunique())
     return found | deployment_numbers()
+
+
+def track_numbers() -> dict[str, str]:
+    """Deep layers of the base, of the base with its mask lifted, and of the first two and the last checkpoint."""
+    table = draw.read(TABLES, "track-open-masked-0")
+    stages = table["checkpoint"].unique()
+    found = {"track_n": str(table["texts"].iloc[0])}
+    for name, stage in zip(("base", "lifted", "first", "second", "trained"), (*stages[:4], stages[-1]), strict=True):
+        rows = table[(table["checkpoint"] == stage) & (table["layer"] >= DEEP)]
+        for value in ("sink_share", "floating", "nats"):
+            found[f"{name}_{value}"] = number(rows[value].mean())
+    return found
 
 
 def scores() -> str:
