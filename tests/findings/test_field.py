@@ -189,10 +189,10 @@ def test_the_p_value_of_a_verdict_decides_as_its_interval_does():
 def test_a_claim_with_two_conditions_holds_only_if_both_do():
     measured = values.measure(several())
     found = np.full(12, 0.2) + 0.02 * np.random.default_rng(1).standard_normal(12)
-    outcome = mean_of(measured, found, below=0.25)
-    assert outcome.judge(0.0) == ("holds", "the interval lies within 0 to 0.25")
-    assert mean_of(measured, found + 0.2, below=0.25).judge(0.0) == ("fails", "the interval lies outside 0 to 0.25")
-    assert mean_of(measured, found - 0.2, below=0.25).judge(0.0)[0] == "inconclusive"
+    claim = Claim("x.y", "x", "s", "", 0.0, mean_of, below=0.25)
+    assert claim.judge(mean_of(measured, found)) == ("holds", "the interval lies within 0 to 0.25")
+    assert claim.judge(mean_of(measured, found + 0.2)) == ("fails", "the interval lies outside 0 to 0.25")
+    assert claim.judge(mean_of(measured, found - 0.2))[0] == "inconclusive"
 
 
 def test_of_many_claims_without_an_effect_holm_lets_few_survive():
@@ -227,7 +227,7 @@ def test_exploratory_claims_never_change_a_primary_verdict():
 def test_scores_under_two_conditions_are_paired_and_binary():
     measured = values.measure(several())
     before, under = np.ones(12), np.array([0.0] * 9 + [1.0] * 3)
-    found = change_under(measured, before, under, kind="mdm", model=None)
+    found = change_under(measured, before, under, mdm=None)
     assert found.value == 0.75 and found.n == 12
     assert found.interval == pytest.approx((0.323, 0.963), abs=1e-3)  # Bonett and Price
     assert json.dumps(found.details) == '{"first": 1.0, "last": 0.25}'

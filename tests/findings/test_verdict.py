@@ -1,6 +1,7 @@
 """Verdicts: what follows from intervals, and how it is written."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import xarray as xr
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import CLAIMS, FINDINGS, Claim
 from floatlens.findings.samples import per_sample, pick
-from floatlens.findings.verdict import Outcome, Verdict, write_claims
+from floatlens.findings.verdict import Verdict, write_claims
 from tests.findings.planted import TRACED, planted, wandering
 
 
@@ -74,9 +75,10 @@ def test_each_mdm_is_judged_by_itself():
 def test_an_outcome_that_cannot_decide_says_why():
     measured = xr.Dataset(attrs={"rule": "r"})
     about = dict(finding="f", sentence="s", source="", statistic="", effect=0.1, why="", rejected_if="", needs="")
-    blocked = Claim("f.x", test=lambda _: Outcome(1.0, (0.9, 1.1), 20, ("m",), blocked="always doc1"), **about)
+    found = Verdict(value=1.0, interval=(0.9, 1.1), n=20, models=("m",))
+    blocked = Claim("f.x", test=lambda _: found.unless("always doc1"), **about)
     assert (blocked.verdict(measured).verdict, blocked.verdict(measured).reason) == ("not testable here", "always doc1")
-    few = Claim("f.x", test=lambda _: Outcome(1.0, (0.9, 1.1), 11, ("m",)), **about)
+    few = Claim("f.x", test=lambda _: replace(found, n=11), **about)
     assert few.verdict(measured).verdict == "not testable here" and "at least 12" in few.verdict(measured).reason
 
 

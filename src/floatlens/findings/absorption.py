@@ -25,8 +25,8 @@ from floatlens.findings import definitions, draw, published
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.received import Layers, profile
 from floatlens.findings.samples import Array, by_model, mean, mean_over, samples_per_model
-from floatlens.findings.verdict import Outcome, difference
-from floatlens.stats import Interval
+from floatlens.findings.verdict import Verdict, difference
+from floatlens.stats import DEPENDS, SMALLEST_N
 from floatlens.trace.trace import Trace
 
 PUBLISHED = {"arm": "first", "mdm": "top(n=1)"}  # the rules of the paper's curves
@@ -116,7 +116,7 @@ def table(traces: Any, **options: Any) -> pd.DataFrame:
 
 
 @register_claim("absorption.more")
-def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
     about: dict[str, Any] = {"mdm": mdm, "arm": arm, "sign": -1, "unit": " %", "digits": 1}
     beyond, raw = (mean_over(measured[name].values, 2) for name in ("beyond", "absorption"))
     rules = [str(rule) for rule in measured["rule"].values]
@@ -125,9 +125,12 @@ def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | Non
         for index, rule in enumerate(rules)
     }
     details = {f"by {rule}": [found.value, *found.interval] for rule, found in outcomes.items()}
-    by_rule: dict[str, Interval] = {rule: found.interval for rule, found in outcomes.items()}
-    first = outcomes[rules[0]]
-    return replace(first, details={**first.details, **details}, by_rule=by_rule)
+    first = replace(outcomes[rules[0]], details={**outcomes[rules[0]].details, **details})
+    above = [rule for rule, found in outcomes.items() if found.interval[0] > 0]
+    below = [rule for rule, found in outcomes.items() if found.interval[1] < 0]
+    if first.n < SMALLEST_N or not above or not below:
+        return first
+    return replace(first, verdict=DEPENDS, reason=f"above 0 by {', '.join(above)}; below 0 by {', '.join(below)}")
 
 
 absorption = register_finding(Absorption())

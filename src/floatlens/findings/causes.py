@@ -26,7 +26,7 @@ from floatlens.findings.finding import Finding, ReportTable, as_table, register_
 from floatlens.findings.samples import Array, mean, parts_of, per_question
 from floatlens.findings.spelling import percent, points
 from floatlens.findings.style import short
-from floatlens.findings.verdict import Outcome, difference, mean_of, paired, rows_of
+from floatlens.findings.verdict import Verdict, difference, mean_of, paired, rows_of
 
 LOWER_IS_BETTER = ("kl", "gold_nll")
 LABELS = {"kl": "KL to the un-intervened (nats)", "gold_nll": "surprise of the gold answer (nats)"}
@@ -215,7 +215,7 @@ def _lost_at_all(measured: xr.Dataset, indices: Sequence[int]) -> Array:
     return np.asarray(measured["accuracy_plain"].values - _mean(measured, "accuracy", indices))
 
 
-def _loss_of(measured: xr.Dataset, values: Array, *groups: Sequence[int], **about: Any) -> Outcome:
+def _loss_of(measured: xr.Dataset, values: Array, *groups: Sequence[int], **about: Any) -> Verdict:
     """Mean loss over questions; each of `groups` are interventions whose losses are averaged before they are compared."""
     if not np.isfinite(values).any():
         about["reason"] = "the run holds no such intervention with its control"
@@ -225,8 +225,8 @@ def _loss_of(measured: xr.Dataset, values: Array, *groups: Sequence[int], **abou
 
 
 def _as_proportion(
-    measured: xr.Dataset, found: Outcome, values: Array, rows: Array, groups: Sequence[Sequence[int]]
-) -> Outcome:
+    measured: xr.Dataset, found: Verdict, values: Array, rows: Array, groups: Sequence[Sequence[int]]
+) -> Verdict:
     """The outcome with the interval for differences of 0/1 scores, not testable if an intervention moved nothing.
 
     An interval for real numbers has no width where no answer differs, although some would in other questions.
@@ -237,7 +237,7 @@ def _as_proportion(
     weights = [sign / len(group) for group in groups for _ in group for sign in (1, -1)]
     low, high = stats.padded_wald(there, np.array(weights))
     failed = _moved_nothing(measured, rows, [index for group in groups for index in group])
-    return replace(found, interval=(float(low), float(high)), blocked=failed)
+    return replace(found, interval=(float(low), float(high))).unless(failed)
 
 
 def _moved_nothing(measured: xr.Dataset, rows: Array, indices: Sequence[int]) -> str:
@@ -247,7 +247,7 @@ def _moved_nothing(measured: xr.Dataset, rows: Array, indices: Sequence[int]) ->
 
 
 @register_claim("causes.masking")
-def masking_hurts_the_arm(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+def masking_hurts_the_arm(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
     indices = _dosed_first(measured, "mask-anchors")
     lost, beside = _lost(measured, indices), {AT_ALL: _lost_at_all(measured, indices)}
     found = difference(measured, lost, mdm=mdm, arm=arm, sign=-1, beside=beside)
@@ -257,7 +257,7 @@ def masking_hurts_the_arm(measured: xr.Dataset, *, mdm: str | None = None, arm: 
 
 
 @register_claim("causes.robust")
-def keeps_its_accuracy(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def keeps_its_accuracy(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     indices = _dosed_first(measured, "mask-anchors")
     beside = {"loss beyond the control": _lost(measured, indices)}
     return _loss_of(measured, -_lost_at_all(measured, indices), indices, kind="mdm", model=mdm, beside=beside)
@@ -267,7 +267,7 @@ def _register_loss(id: str, kind: str, across_layers: bool = False) -> None:
     """Register the claim that an MDM loses accuracy under a kind of intervention, beyond that under its control."""
 
     @register_claim(id)
-    def loses(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+    def loses(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
         indices = _find(measured, kind, across_layers=across_layers)
         beside = {
             AT_ALL: _lost_at_all(measured, indices),
@@ -283,25 +283,24 @@ _register_loss("causes.moving", "move-anchors")
 
 
 @register_claim("causes.sink")
-def a_sink_helps(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def a_sink_helps(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     indices = [n for n, name in enumerate(measured["intervention"].values) if str(name).startswith("add-sink")]
     saved = measured["gold_nll_plain"].values - _mean(measured, "gold_nll", indices)
     beside = {"KL to the plain run, nats": _mean(measured, "kl", indices)}
     reason = "" if indices else "the run has no answers under add-sink"
     outcome = mean_of(measured, saved, kind="mdm", model=mdm, beside=beside, what="questions", reason=reason)
-    rows = rows_of(measured, "mdm", mdm)
-    return replace(outcome, blocked=_moved_nothing(measured, rows, indices)) if outcome.n else outcome
+    return outcome.unless(_moved_nothing(measured, rows_of(measured, "mdm", mdm), indices) if indices else "")
 
 
 @register_claim("causes.heads")
-def heads_matter(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+def heads_matter(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     indices = _dosed_first(measured, HEADS)
     beside = {AT_ALL: _lost_at_all(measured, indices)}
     return _loss_of(measured, _lost(measured, indices), indices, model=model, beside=beside)
 
 
 @register_claim("causes.form")
-def shallow_anchors_carry_form(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+def shallow_anchors_carry_form(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     shallow, deep = (_find(measured, "mask-anchors", layers=half) for half in ("shallow", "deep"))
     lost = [_lost(measured, indices, "well_formed") for indices in (shallow, deep)]
     beside = {"lost with the shallow anchors": lost[0], "lost with the deep anchors": lost[1]}
@@ -310,7 +309,7 @@ def shallow_anchors_carry_form(measured: xr.Dataset, *, model: str | None = None
 
 
 @register_claim("causes.content")
-def deep_heads_carry_content(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+def deep_heads_carry_content(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     shallow, deep = (_find(measured, HEADS, layers=half) for half in ("shallow", "deep"))
     lost = [_lost(measured, indices) for indices in (shallow, deep)]
     beside = {"lost with the shallow heads": lost[0], "lost with the deep heads": lost[1]}

@@ -12,6 +12,8 @@ redrawn weights. A study makes the prose and the replays (`studies.parts`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,7 @@ from floatlens.findings.samples import (
     sample_name,
 )
 from floatlens.findings.sink import AS_IS, texts_of
-from floatlens.findings.verdict import Outcome, absent, difference, mean_of, missing, names, rows_of
+from floatlens.findings.verdict import Verdict, difference, mean_of, sides_of
 from floatlens.stats import NAN, interval_of_mean
 from floatlens.store.runs import TEXTS, RunTraces
 from floatlens.trace.trace import Trace
@@ -283,50 +285,51 @@ def _windows(traces: Traces) -> dict[str, Any]:
 # Claims
 
 
-def _texts(measured: xr.Dataset, *models: str | None) -> xr.Dataset | Outcome:
-    """The windows as samples, or why there are none."""
+def _on_texts(measured: xr.Dataset, test: Callable[[xr.Dataset], Verdict], *models: str | None) -> Verdict:
+    """Test the windows as samples; without any, the reason."""
+    named = tuple(model for model in models if model)
     if "window_floating" not in measured:
-        return absent("no prose was read; run floatlens study with drift or sink", tuple(m for m in models if m))
-    unread = [model for model in models if model and model not in measured["window_model"].values]
-    if unread:
-        return absent(f"no prose was read with {unread[0]}", tuple(m for m in models if m))
-    named = {"window_model": "model", "window_kind": "model_kind", "window_text": "sample_id", "text": "sample"}
+        return Verdict(models=named, reason="no prose was read; run floatlens study with drift or sink")
+    if unread := [model for model in named if model not in measured["window_model"].values]:
+        return Verdict(models=named, reason=f"no prose was read with {unread[0]}")
+    columns = {"window_model": "model", "window_kind": "model_kind", "window_text": "sample_id", "text": "sample"}
     kept = [name for name in measured.variables if str(name).startswith("window_")]
-    return measured[kept].rename(named).set_coords(["model", "model_kind", "sample_id"])
+    return test(measured[kept].rename(columns).set_coords(["model", "model_kind", "sample_id"]))
 
 
 @register_claim("drift.fixed")
-def fixed(measured: xr.Dataset, *, arm: str | None = None) -> Outcome:
-    texts = _texts(measured, arm)
-    if isinstance(texts, Outcome):
-        return texts
-    beside = {"moved attention": texts["window_moved"].values}
-    return mean_of(texts, 1 - texts["window_floating"].values, kind="arm", model=arm, beside=beside, what="texts")
+def fixed(measured: xr.Dataset, *, arm: str | None = None) -> Verdict:
+    def test(texts: xr.Dataset) -> Verdict:
+        values, beside = 1 - texts["window_floating"].values, {"moved attention": texts["window_moved"].values}
+        return mean_of(texts, values, kind="arm", model=arm, beside=beside, what="texts")
+
+    return _on_texts(measured, test, arm)
 
 
 @register_claim("drift.moves")
-def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    texts = _texts(measured, mdm, arm)
-    if isinstance(texts, Outcome):
-        return texts
-    beside = {"moved attention": texts["window_moved"].values}
-    return difference(texts, texts["window_floating"].values, mdm=mdm, arm=arm, beside=beside)
+def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
+    def test(texts: xr.Dataset) -> Verdict:
+        beside = {"moved attention": texts["window_moved"].values}
+        return difference(texts, texts["window_floating"].values, mdm=mdm, arm=arm, beside=beside)
+
+    return _on_texts(measured, test, mdm, arm)
 
 
 @register_claim("drift.task")
-def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
-    rows = rows_of(measured, "mdm", mdm)
-    models = names(measured, rows)
-    if not len(rows):
-        return missing("mdm")
+def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
+    [rows], known = sides_of(measured, mdm=mdm)
+    if known.reason:
+        return known
     mass_NT, tasks = np.nan_to_num(measured["anchor_mass"].values[rows]), measured["task"].values[rows].astype(str)
     matched = definitions.length_matched_tasks(mass_NT, tasks, measured["length"].values[rows])
     if matched is None:
-        return absent(f"no two tasks have prompts of equal length; tasks: {', '.join(sorted(set(tasks)))}", models)
-    value, interval = interval_of_mean(matched.pseudo_values)
-    details = {"between tasks": matched.between, "within a task": matched.within, "p of a permutation": matched.p}
-    reason = f"p = {matched.p:.3f} by permutation"
-    return Outcome(value, interval, len(matched.pseudo_values), models, details, reason)
+        none = f"no two tasks have prompts of equal length; tasks: {', '.join(sorted(set(tasks)))}"
+        return replace(known, reason=none)
+    between, within, pseudo_values, p = matched
+    value, interval = interval_of_mean(pseudo_values)
+    details = {"between tasks": between, "within a task": within, "p of a permutation": p}
+    reason, n = f"p = {p:.3f} by permutation", len(pseudo_values)
+    return replace(known, value=value, interval=interval, n=n, details=details, reason=reason)
 
 
 # The map

@@ -7,11 +7,11 @@ about one of its numbers is declared in `claims.toml`; any other is a function d
 from __future__ import annotations
 
 import inspect
-import string
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.resources import files
 from itertools import product
 from typing import Any, Literal
@@ -38,9 +38,19 @@ from floatlens.findings.samples import (
     setting_of,
 )
 from floatlens.findings.spelling import number, percent
-from floatlens.findings.verdict import Outcome, Verdict, absent, by_claim, difference, mean_of, no_sink, too_shallow
+from floatlens.findings.verdict import KINDS, Verdict, by_claim, difference, mean_of, no_sink, rows_of
 from floatlens.registry import Registry
-from floatlens.stats import FAILS, HOLDS, NAN, NOT_TESTABLE
+from floatlens.stats import (
+    FAILS,
+    HOLDS,
+    INCONCLUSIVE,
+    NAN,
+    NOT_TESTABLE,
+    SMALLEST_N,
+    interval_of_mean,
+    judge,
+    p_value,
+)
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import RunTraces
 from floatlens.version import __version__
@@ -48,6 +58,7 @@ from floatlens.version import __version__
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
     (files("floatlens.findings") / "claims.toml").read_text(encoding="utf-8")
 )
+FIELD = re.compile(r"\{(\w+):?([^}]*)\}")  # of a sentence
 
 
 @dataclass
@@ -250,20 +261,10 @@ class Finding:
         ]
         return [as_table(self.table, rows)]
 
-    def numbers(self, part: xr.Dataset) -> Mapping[str, Any]:
-        """What `says` can name: the means of all numbers of one model."""
-        return {str(name): _Mean(mean(each.values)) for name, each in part.items() if each.dtype.kind in "bif"}
-
     def sentences(self, measured: xr.Dataset) -> list[str]:
         """The sentences of the report for each model: those of `says` whose numbers are all known."""
-        made = []
-        for model, kind, part in by_model(measured):
-            known = {"model": f"{model} ({kind})", **self.numbers(part)}
-            for text in self.says:
-                named = [known[name] for _, name, _, _ in string.Formatter().parse(text) if name]
-                if not any(isinstance(value, float) and np.isnan(value) for value in named):
-                    made.append(text.format_map(known))
-        return made
+        told = [_say(text, f"{model} ({kind})", part) for model, kind, part in by_model(measured) for text in self.says]
+        return [text for text in told if text]
 
     def notes(self, measured: xr.Dataset) -> list[str]:
         """Notes for the reader of the report, such as how many samples were left out."""
@@ -274,13 +275,20 @@ class Finding:
         return measured
 
 
-class _Mean(float):
-    """A number in a sentence: {x} with three significant digits, {x:2} with two, {x:%} or {x:.1%} as a percentage."""
+def _say(text: str, model: str, part: xr.Dataset) -> str:
+    """A sentence with the means of its numbers; empty if one is unknown.
 
-    def __format__(self, spec: str) -> str:
-        if spec.endswith("%"):
-            return percent(float(self), int(spec[1:-1] or 0))
-        return number(float(self), int(spec or 3))
+    {x} has three significant digits, {x:2} has two; {x:%} and {x:.1%} are percentages.
+    """
+    means = {name: mean(part[name].values) for name, _ in FIELD.findall(text) if name != "model"}
+
+    def spell(field: re.Match[str]) -> str:
+        name, way = field.groups()
+        if name == "model":
+            return model
+        return percent(means[name], int(way[1:-1] or 0)) if way.endswith("%") else number(means[name], int(way or 3))
+
+    return "" if any(value != value for value in means.values()) else FIELD.sub(spell, text)
 
 
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
@@ -298,8 +306,9 @@ class Claim:
                               was made
     effect, why               the smallest effect that matters, in units of the statistic, and the reason for it
     otherwise                 what is said instead in the title of a figure if the claim fails
-    test, about               `test(measured, ...)` returns an `Outcome` of the models that it takes: ("mdm",), ("arm",),
+    test, about               `test(measured, ...)` returns a `Verdict` on the models that it takes: ("mdm",), ("arm",),
                               ("mdm", "arm") for a comparison, or ("model",) for any single model
+    below                     a second condition: the statistic must also lie below this bound
     statistic, rejected_if, needs   the number that is averaged over samples, the result that would reject the claim, and the
                               data that it needs
     setting                   that of its measurements if it is not the finding's
@@ -312,7 +321,7 @@ class Claim:
     sentence: str
     source: str
     effect: float
-    test: Callable[..., Outcome]
+    test: Callable[..., Verdict]
     about: tuple[str, ...] = ()
     statistic: str = ""
     why: str = ""
@@ -322,32 +331,44 @@ class Claim:
     primary: bool = False
     setting: str = ""
     otherwise: str = ""
+    below: float | None = None
 
     def verdict(self, measured: xr.Dataset, **models: str | None) -> Verdict:
         """Test the claim on the given models (`mdm`, `arm`, `model`), or on all models of a kind together."""
-        outcome = self.test(measured, **models)
-        decided, reason = outcome.judge(self.effect)
-        test = outcome.test if self.primary and decided != NOT_TESTABLE else None
-        return Verdict(
-            self.finding,
-            self.sentence,
-            self.statistic,
-            outcome.value,
-            outcome.interval,
-            decided,
+        found = self.test(measured, **models)
+        decided, reason = (found.verdict, found.reason) if found.verdict else self.judge(found)
+        tested = self.primary and decided != NOT_TESTABLE and found.values is not None
+        return replace(
+            found,
+            finding=self.finding,
+            claim=self.sentence,
+            statistic=self.statistic,
+            verdict=decided,
             rule=str(measured.attrs.get("claim_rule", measured.attrs.get("rule", ""))),
-            n=outcome.n,
-            models=outcome.models,
             reason=reason,
-            details=outcome.details,
             id=self.id,
             effect=self.effect,
             whose=self.whose or self.source,
             source=self.source,
             primary=self.primary,
             setting=self.setting or str(measured.attrs.get("setting", "")),
-            p=test(self.effect) if test else NAN,
+            p=p_value(interval_of_mean, found.values, null=self.effect) if tested else NAN,
         )
+
+    def judge(self, found: Verdict) -> tuple[str, str]:
+        """Verdict on all conditions, and its reason: it holds if all do, fails if one does, is otherwise inconclusive."""
+        if found.n < SMALLEST_N:
+            few = f"too few samples: {found.n} with a value, at least {SMALLEST_N} are needed"
+            return NOT_TESTABLE, found.reason if found.reason and not found.n else few
+        judged, (low, high) = [judge(found.value, found.interval, found.n, self.effect)], found.interval
+        bounds, sides = f"{self.effect:g}", ("lies above", "lies below")
+        if self.below is not None:
+            judged.append(judge(-found.value, (-high, -low), found.n, -self.below))
+            bounds, sides = f"{self.effect:g} to {self.below:g}", ("lies within", "lies outside")
+        verdict = next((one for one in (NOT_TESTABLE, FAILS, INCONCLUSIVE) if one in judged), HOLDS)
+        side = {HOLDS: sides[0], FAILS: sides[1], INCONCLUSIVE: "includes"}.get(verdict)
+        parts = [f"the interval {side} {bounds}" if side else "the statistic has no interval", found.reason]
+        return verdict, "; ".join(part for part in parts if part)
 
     def verdicts(self, measured: xr.Dataset) -> list[Verdict]:
         """Test the claim on every model, or pair of models, that it applies to.
@@ -407,12 +428,15 @@ def register_finding(finding: Finding) -> Finding:
     """Register a finding, so that studies, the report and the command line can use it by name, and its declared claims."""
     for text in TEXTS.get(finding.name, {}).get("claims", ()):
         if "number" in text:
-            CLAIMS.add(text["id"], _declared(finding.name, text), source=type(finding))
+            known = {each.name: text[each.name] for each in fields(Claim) if each.name in text}
+            about = tuple(sorted(text["of"].split(" - "), reverse=True))
+            claim = Claim(finding=finding.name, test=partial(_test_number, text), about=about, **known)
+            CLAIMS.add(claim.id, claim, source=type(finding))
     return FINDINGS.add(finding.name, finding, source=type(finding))
 
 
-def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
-    """Register a claim: a function from the measurements of a finding to an `Outcome`.
+def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Verdict]], Callable[..., Verdict]]:
+    """Register a claim: a function from the measurements of a finding to a `Verdict` (value, interval, n, models).
 
     `text` has the fields of `Claim`: `finding`, `sentence`, `source` and `effect` are required, except for the claims of
     FloatLens itself, whose texts are in `claims.toml`. The names of the function's parameters are the claim's `about`.
@@ -426,7 +450,7 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], C
         text = {"finding": finding, **next(claim for claim in TEXTS[finding]["claims"] if claim["id"] == id)}
     known = {"rejected_if": f"the 95 % interval lies below {text['effect']:g}", **text, "id": id}
 
-    def add(test: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    def add(test: Callable[..., Verdict]) -> Callable[..., Verdict]:
         taken = inspect.signature(test).parameters
         about = tuple(kind for kind in ("model", "mdm", "arm") if kind in taken)
         CLAIMS.add(id, Claim(**known, test=test, about=about), source=test)
@@ -435,40 +459,37 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Outcome]], C
     return add
 
 
-def _declared(finding: str, text: Mapping[str, Any]) -> Claim:
-    """The claim about a number of the measurement, as `claims.toml` declares it.
+def _test_number(text: Mapping[str, Any], measured: xr.Dataset, **models: str | None) -> Verdict:
+    """Test a claim about a number of the measurement, as `claims.toml` declares it.
 
     number   the variable: one value per sample; of one per layer, the mean over layers
     of       whose: mdm, arm or model; mdm - arm or arm - mdm for a comparison question by question
     beside   further numbers in the details of the verdict: a label and the variable
     sink     true if it presupposes an ARM with a sink at its first token
     layers   number of layers that it needs
-    below, what, unit, digits   as in `mean_of` and `difference`
+    what, unit, digits   as in `mean_of` and `difference`
     """
-    kinds = tuple(text["of"].split(" - "))
-    options = {key: text[key] for key in ("below", "what", "unit", "digits") if key in text}
 
-    def per_sample_values(measured: xr.Dataset, name: str) -> Array:
+    def per_sample_values(name: str) -> Array:
         values = measured[name].values
         return mean_over(values, 1) if "layer" in measured[name].dims else np.asarray(values, float)
 
-    def test(measured: xr.Dataset, **models: str | None) -> Outcome:
-        if text["number"] not in measured:
-            return absent(f"{text['number']} was not measured")
-        if reason := too_shallow(measured, text.get("layers", 0), models):
-            return absent(reason)
-        values = per_sample_values(measured, text["number"])
-        beside = {label: per_sample_values(measured, name) for label, name in text.get("beside", {}).items()}
-        if len(kinds) == 1:
-            kind, model = None if kinds == ("model",) else kinds[0], models.get(kinds[0])
-            return mean_of(measured, values, kind=kind, model=model, beside=beside, **options)
-        sign, arm = (1 if kinds[0] == "mdm" else -1), models.get("arm")
-        outcome = difference(measured, values, mdm=models.get("mdm"), arm=arm, sign=sign, beside=beside, **options)
-        return replace(outcome, blocked=no_sink(measured, arm)) if text.get("sink") and outcome.n else outcome
-
-    about = tuple(sorted(kinds, reverse=True))
-    known = {each.name: text[each.name] for each in fields(Claim) if each.name in text}
-    return Claim(finding=finding, test=test, about=about, **known)
+    if text["number"] not in measured:
+        return Verdict(reason=f"{text['number']} was not measured")
+    for model in [model for model in models.values() if model] or models_of(measured):
+        rows = rows_of(measured, None, model)
+        count = int(np.isfinite(measured["depth"].values[rows]).sum(axis=1).max(initial=0)) if "layers" in text else 0
+        if count < text.get("layers", 0):
+            return Verdict(reason=f"{model} has {count} layers; at least {text['layers']} are needed")
+    values = per_sample_values(text["number"])
+    options = {key: text[key] for key in ("what", "unit", "digits") if key in text}
+    options["beside"] = {label: per_sample_values(name) for label, name in text.get("beside", {}).items()}
+    first, *second = text["of"].split(" - ")
+    if not second:
+        return mean_of(measured, values, kind=first if first in KINDS else None, model=models.get(first), **options)
+    arm = models.get("arm")
+    found = difference(measured, values, mdm=models.get("mdm"), arm=arm, sign=1 if first == "mdm" else -1, **options)
+    return found.unless(no_sink(measured, arm)) if text.get("sink") else found
 
 
 # Which traces of a run a finding measures. The paper studies anchors on short questions without passages (32 to 64 new

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import writing_profile, writing_steps
 from floatlens.findings.samples import Array, depths, mean, mean_over, models_of
-from floatlens.findings.verdict import Outcome, difference, mean_of, rows_of
+from floatlens.findings.verdict import Verdict, difference, mean_of, rows_of
 from floatlens.trace.trace import Trace
 
 GOLD = "#007a7a"
@@ -209,7 +208,7 @@ def _always_at(measured: xr.Dataset, rows: Array) -> str:
 
 
 @register_claim("flow.gold")
-def follows_gold(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def follows_gold(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     rows = rows_of(measured, "mdm", mdm)
     values, positions = measured["follows"].values, measured["gold_position"].values
     beside = {
@@ -217,15 +216,15 @@ def follows_gold(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
         "by rollout": measured["follows_rollout"].values,
         "last layer of the rollout": measured["rollout_layer"].values.astype(float),
     }
-    what, blocked = "samples with a gold document", _always_at(measured, rows)
-    return mean_of(measured, values, kind="mdm", model=mdm, what=what, beside=beside, blocked=blocked)
+    found = mean_of(measured, values, kind="mdm", model=mdm, what="samples with a gold document", beside=beside)
+    return found.unless(_always_at(measured, rows))
 
 
 @register_claim("flow.gold_more")
-def follows_gold_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
-    outcome = difference(measured, measured["follows"].values, mdm=mdm, arm=arm)
-    blocked = _always_at(measured, rows_of(measured, "mdm", mdm)) or _always_at(measured, rows_of(measured, "arm", arm))
-    return replace(outcome, blocked=blocked) if outcome.n else outcome
+def follows_gold_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
+    found = difference(measured, measured["follows"].values, mdm=mdm, arm=arm)
+    always = [_always_at(measured, rows_of(measured, *side)) for side in (("mdm", mdm), ("arm", arm))]
+    return found.unless(always[0] or always[1])
 
 
 # Passages with roles, such as correct or wrong, in a changing collection

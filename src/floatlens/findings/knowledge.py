@@ -26,7 +26,7 @@ from floatlens.findings.finding import Finding, ReportTable, as_table, register_
 from floatlens.findings.samples import parts_of, per_question
 from floatlens.findings.spelling import listed, percent, points
 from floatlens.findings.style import short
-from floatlens.findings.verdict import Outcome, contrast
+from floatlens.findings.verdict import Verdict, contrast
 
 CONDITIONS = (CLOSED, OPEN)
 LABELS = {CLOSED: "without passages", OPEN: "with passages"}
@@ -137,7 +137,7 @@ def _table1(measured: xr.Dataset) -> ReportTable:
     return as_table("The paper's Table 1 on these models, scores in %", rows)
 
 
-def _contrast(measured: xr.Dataset, weights: tuple[float, ...], mdm: str | None, arm: str | None) -> Outcome:
+def _contrast(measured: xr.Dataset, weights: tuple[float, ...], mdm: str | None, arm: str | None) -> Verdict:
     """Weights of (MDM closed book, MDM open book, ARM closed book, ARM open book), with the gains in the details."""
     scores = measured[str(measured.attrs["score"])].values
     found = contrast(measured, scores, np.array(weights), mdm=mdm, arm=arm)
@@ -158,12 +158,12 @@ def floor(percents: Mapping[str, float]) -> str:
 
 
 @register_claim("knowledge.gain")
-def gains_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+def gains_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
     return _contrast(measured, (-1.0, 1.0, 1.0, -1.0), mdm, arm)
 
 
 @register_claim("knowledge.twice")
-def gains_twice(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+def gains_twice(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
     found = _contrast(measured, (-1.0, 1.0, 2.0, -2.0), mdm, arm)
     if not found.n:
         return found
@@ -172,11 +172,11 @@ def gains_twice(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None
     blocked = floor({kind: of[f"with passages, {kind}, %"] for kind in ("MDM", "ARM")})
     if twice > room:
         blocked = f"no room: twice the ARM's gain is {twice:.0f} points, the MDM could gain {room:.0f}"
-    return replace(found, blocked=blocked)
+    return found.unless(blocked)
 
 
 @register_claim("knowledge.ahead")
-def ahead(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+def ahead(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
     return _contrast(measured, (0.0, 1.0, 0.0, -1.0), mdm, arm)
 
 

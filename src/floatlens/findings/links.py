@@ -21,7 +21,7 @@ from floatlens.findings import definitions, knowledge, stress, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import profile
 from floatlens.findings.samples import Array, mean, mean_over, question_of
-from floatlens.findings.verdict import Outcome, absent, missing, names, no_sink, rows_of
+from floatlens.findings.verdict import Verdict, no_sink, sides_of
 from floatlens.stats import NAN, NO_INTERVAL, Interval, bonett_wright, spearman
 from floatlens.trace.trace import Trace
 
@@ -122,21 +122,19 @@ def _points(measured: xr.Dataset) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | None) -> Outcome:
-    rows = rows_of(measured, kind, model)
-    if not len(rows):
-        return missing(kind)
-    models = names(measured, rows)
+def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | None) -> Verdict:
+    [rows], known = sides_of(measured, **{kind: model})
+    if known.reason:
+        return known
     there = rows[np.isfinite(measured[x].values[rows] + measured[y].values[rows])]
     if not len(there):
-        reason = "no traced question was also answered in the way that the claim needs"
-        return absent(reason, models)
+        return replace(known, reason="no traced question was also answered in the way that the claim needs")
     sets = np.array([question_of(str(sample)).rpartition(": ")[0] for sample in measured["sample_id"].values[there]])
     value, interval, within = stratified(measured[x].values[there], measured[y].values[there], sets)
     same = f"{'the ' + PAIRS['gain'][1] if y == 'gain' else PAIRS['middle'][1]} is the same for all questions"
     n = sum(int((sets == name).sum()) for name in within)
-    return Outcome(value, interval, n, models, {f"within {name}": r for name, r in within.items()},
-                   blocked="" if within else same)  # fmt: skip
+    details = {f"within {name}": r for name, r in within.items()}
+    return replace(known, value=value, interval=interval, n=n, details=details, reason="" if within else same)
 
 
 def stratified(x_N: Array, y_N: Array, sets_N: Array) -> tuple[float, Interval, dict[str, float]]:
@@ -163,14 +161,13 @@ def stratified(x_N: Array, y_N: Array, sets_N: Array) -> tuple[float, Interval, 
 
 
 @register_claim("links.gain")
-def floating_predicts_gain(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def floating_predicts_gain(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     return _correlate(measured, "floating", "gain", "mdm", mdm)
 
 
 @register_claim("links.sink")
-def sink_predicts_loss(measured: xr.Dataset, *, arm: str | None = None) -> Outcome:
-    found = _correlate(measured, "sink", "middle", "arm", arm)
-    return replace(found, blocked=no_sink(measured, arm) or found.blocked) if found.n else found
+def sink_predicts_loss(measured: xr.Dataset, *, arm: str | None = None) -> Verdict:
+    return _correlate(measured, "sink", "middle", "arm", arm).unless(no_sink(measured, arm))
 
 
 links = register_finding(Links())

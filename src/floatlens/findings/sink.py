@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,8 +25,9 @@ from floatlens.errors import FloatLensError
 from floatlens.findings.finding import CLAIMS, Finding, register_claim, register_finding
 from floatlens.findings.samples import Array, mean, parts_of, per_question
 from floatlens.findings.spelling import percent
-from floatlens.findings.verdict import Outcome, mean_of
+from floatlens.findings.verdict import Verdict, mean_of
 from floatlens.findings.window import LENGTH, PROMPT, read_text
+from floatlens.stats import NOT_TESTABLE
 from floatlens.store.runs import TEXTS
 
 if TYPE_CHECKING:
@@ -254,26 +256,28 @@ def _blocked(part: xr.Dataset) -> str:
     return f"no token type is the sink: the most frequent one is it in {percent(share)} of the texts"
 
 
-def _on_type(measured: xr.Dataset, values: Array, model: str | None, **beside: Array) -> Outcome:
+def _on_type(measured: xr.Dataset, values: Array, model: str | None, **beside: Array) -> Verdict:
     part = measured if model is None else dict(parts_of(measured))[model]
     token = f"the candidate is {_candidate_of(part)!r}"
-    return mean_of(measured, values, model=model, what="texts", beside=beside, blocked=_blocked(part), reason=token)
+    found = mean_of(measured, values, model=model, what="texts", beside=beside, reason=token)
+    reason = _blocked(part)
+    return replace(found, verdict=NOT_TESTABLE, reason=reason) if reason else found
 
 
 @register_claim("sink.type")
-def follows_a_type(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+def follows_a_type(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     back, other = measured["follows"].values, measured["follows_other"].values
     return _on_type(measured, back - other, model, candidate=back, controls=other)
 
 
 @register_claim("sink.absent")
-def floats_without_it(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+def floats_without_it(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     as_is, out = measured["deep_floating"].values, measured["deep_floating_out"].values
     return _on_type(measured, out - as_is, model, **{"as is": as_is, "out": out})
 
 
 @register_claim("sink.back")
-def stands_with_one(measured: xr.Dataset, *, model: str | None = None) -> Outcome:
+def stands_with_one(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     out, back = measured["deep_floating_out"].values, measured["deep_floating_back"].values
     return _on_type(measured, out - back, model, **{"out": out, "back": back})
 

@@ -25,7 +25,7 @@ from floatlens.findings.knowledge import floor
 from floatlens.findings.samples import Array, mean_over, per_question
 from floatlens.findings.spelling import listed, percent
 from floatlens.findings.style import short
-from floatlens.findings.verdict import Outcome, absent, change_under, contrast
+from floatlens.findings.verdict import Verdict, change_under, contrast
 
 ROOM = 5  # points: the smallest effect of the claims that compare losses
 
@@ -137,8 +137,8 @@ def _answers_under(measured: xr.Dataset, stress: str) -> xr.Dataset:
     return measured.isel(sample=np.flatnonzero(wanted))
 
 
-def _not_asked(stress: str) -> Outcome:
-    return absent(f"there are no answers under {stress}; create them with floatlens stress {stress}")
+def _not_asked(stress: str) -> Verdict:
+    return Verdict(reason=f"there are no answers under {stress}; create them with floatlens stress {stress}")
 
 
 def weigh_ends_of_axis(levels: list[str], x: Array) -> Array | None:
@@ -176,7 +176,7 @@ def _register_comparison(stress: str, weigh: Callable[[list[str], Array], Array 
     """
 
     @register_claim(f"stress.{stress}")
-    def loses_less(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Outcome:
+    def loses_less(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
         part = _answers_under(measured, stress)
         if not part.sizes["sample"]:
             return _not_asked(stress)
@@ -184,7 +184,7 @@ def _register_comparison(stress: str, weigh: Callable[[list[str], Array], Array 
         levels = [str(level).partition("=")[2] for level in part["level"].values[used]]
         weights = weigh(levels, mean_over(part["x"].values[:, used], 0))
         if weights is None:
-            return absent(f"the levels of {stress} ({', '.join(levels)}) are too few to compare")
+            return Verdict(reason=f"the levels of {stress} ({', '.join(levels)}) are too few to compare")
         scores = part["value"].values[:, used]
         found = contrast(part, scores, np.concatenate([-weights, weights]), mdm=mdm, arm=arm)
         if not found.n:
@@ -197,7 +197,7 @@ def _register_comparison(stress: str, weigh: Callable[[list[str], Array], Array 
             blocked = blocked or f"no room: the ARM loses {lost['ARM']:.0f} points, so the MDM cannot lose {ROOM} less"
         details = {f"{kind}, points": value for kind, value in lost.items()}
         reason = f"{lost['MDM']:.0f} points in the MDM, {lost['ARM']:.0f} in the ARM"
-        return replace(found, details=details, reason=reason, blocked=blocked)
+        return replace(found, details=details, reason=reason).unless(blocked)
 
 
 _register_comparison("noise", weigh_ends_of_axis)
@@ -206,16 +206,16 @@ _register_comparison("layout", weigh_together_against_others)
 
 
 @register_claim("stress.masks")
-def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def masks_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     part = measured.isel(sample=np.flatnonzero(measured["stress"].values == "masks"))
     if not part.sizes["sample"]:
         return _not_asked("masks")
-    found = change_under(part, *_ends(part["value"].values, part["x"].values), kind="mdm", model=mdm)
-    return replace(found, blocked=floor({"MDM": 100 * found.details["first"]})) if found.n else found
+    found = change_under(part, *_ends(part["value"].values, part["x"].values), mdm=mdm)
+    return found.unless(floor({"MDM": 100 * found.details["first"]})) if found.n else found
 
 
 @register_claim("stress.query")
-def query_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def query_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     asked, noisy = (_answers_under(measured, stress) for stress in ("query", "noise"))
     if not asked.sizes["sample"] or not noisy.sizes["sample"]:
         return _not_asked("query" if not asked.sizes["sample"] else "noise")
@@ -223,13 +223,13 @@ def query_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     keys = [list(zip(part["model"].values, part["sample_id"].values, strict=True)) for part in (asked, noisy)]
     change_of = dict(zip(keys[1], np.abs(noisy["loss"].values), strict=True))
     by_noise = np.array([change_of.get(key, np.nan) for key in keys[0]])
-    outcome = change_under(asked, np.abs(before - after), by_noise, kind="mdm", model=mdm)
+    outcome = change_under(asked, np.abs(before - after), by_noise, mdm=mdm)
     if not outcome.n:
         return outcome
     query, noise = (100 * outcome.details[name] for name in ("first", "last"))
     details = {"changed by the query's position, %": query, "changed by noise, %": noise}
     blocked = f"no room: noise changes {noise:.0f} % of the scores, below {ROOM}" if noise < ROOM else ""
-    return replace(outcome, details=details, blocked=blocked)
+    return replace(outcome, details=details).unless(blocked)
 
 
 stress = register_finding(Stress())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from floatlens.findings.finding import Finding, register_claim, register_finding
 from floatlens.findings.received import Layers, answer_positions, profile
 from floatlens.findings.samples import Array, depths, halves, mean, models_of, parts_of
 from floatlens.findings.spelling import percent
-from floatlens.findings.verdict import Outcome, mean_of, rows_of
+from floatlens.findings.verdict import Verdict, mean_of, rows_of
 from floatlens.trace.trace import Trace
 
 EDGE = 0.05  # a share this near to 0 or 1 cannot differ between layers
@@ -206,7 +205,7 @@ def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Arr
 
 
 @register_claim("tokens.structure")
-def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
+def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     named = {"shallow half": "structural_shallow", "deep half": "structural_deep", "all tokens": "structural_base"}
     beside = {f"structural share, {label}": measured[name].values for label, name in named.items()}
     outcome = mean_of(measured, measured["odds_difference"].values, kind="mdm", model=mdm, beside=beside)
@@ -216,7 +215,7 @@ def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Outcome:
     words = (
         f"{edge}: structural tokens hold {percent(low)} and {percent(high)} of the anchors' attention in the two halves"
     )
-    return replace(outcome, blocked=words) if edge and outcome.n else outcome
+    return outcome.unless(words if edge else "")
 
 
 tokens = register_finding(Tokens())

@@ -1,4 +1,4 @@
-"""Testing a claim: the outcome of its statistic over samples (`Outcome`), and the verdict that follows (`Verdict`).
+"""The verdict on a claim: its statistic over samples, the interval, and what follows from them.
 
 Samples are paired by their id: a difference between models is taken question by question. Several models on one side
 are averaged per question first.
@@ -7,8 +7,8 @@ are averaged per question first.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
 from floatlens.findings.samples import Array, mean
 from floatlens.stats import (
-    DEPENDS,
     FAILS,
     HOLDS,
     INCONCLUSIVE,
@@ -27,7 +26,6 @@ from floatlens.stats import (
     NAN,
     NO_INTERVAL,
     NOT_TESTABLE,
-    SMALLEST_N,
     VERDICTS,
     Interval,
     finite_or_none,
@@ -35,8 +33,6 @@ from floatlens.stats import (
     interval_of_contrast,
     interval_of_difference,
     interval_of_mean,
-    judge,
-    p_value,
 )
 
 KINDS = {"mdm": "MDM", "arm": "ARM"}
@@ -46,20 +42,23 @@ KINDS = {"mdm": "MDM", "arm": "ARM"}
 class Verdict:
     """The result of testing a claim.
 
-    `value` is the statistic, `interval` its 95 % interval over `n` samples, `effect` the smallest effect that matters,
-    `reason` explains the verdict, and `details` holds further numbers. `id`, `whose`, `source` and `primary` are those of
-    the claim; `setting` is what the models were given: "short" questions, questions with "passages", or "text".
+    `value` is the statistic, `interval` its 95 % interval over `n` samples of `models`, `effect` the smallest effect that
+    matters, `reason` explains the verdict, and `details` holds further numbers. `id`, `whose`, `source` and `primary` are
+    those of the claim; `setting` is what the models were given: "short" questions, questions with "passages", or "text".
     `p` is the p-value of the smallest effect, by inverting the interval, for a primary claim only.
+
+    The test of a claim returns it without the claim's own fields, which `Claim.verdict` adds. It sets `verdict` only if
+    that does not follow from the interval; `values` are the samples whose mean the statistic is.
     """
 
-    finding: str
-    claim: str
-    statistic: str
-    value: float
-    interval: tuple[float, float]
-    verdict: str
-    rule: str
-    n: int
+    finding: str = ""
+    claim: str = ""
+    statistic: str = ""
+    value: float = NAN
+    interval: Interval = NO_INTERVAL
+    verdict: str = ""
+    rule: str = ""
+    n: int = 0
     models: tuple[str, ...] = ()
     reason: str = ""
     details: dict[str, Any] = field(default_factory=dict)
@@ -70,10 +69,15 @@ class Verdict:
     primary: bool = False
     setting: str = ""
     p: float = NAN
+    values: Array | None = field(default=None, compare=False, repr=False)
+
+    def unless(self, reason: str) -> Verdict:
+        """Not testable for this reason if there is one; a verdict without samples keeps its own reason."""
+        return replace(self, verdict=NOT_TESTABLE, reason=reason) if reason and self.n else self
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a number that does not exist is null."""
-        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self) if each.name != "values"}
 
 
 def _plain(x: Any) -> Any:
@@ -130,55 +134,6 @@ def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A statistic with its 95 % interval over `n` samples of `models`.
-
-    `details` holds further numbers. `blocked` is the reason why the claim cannot be tested on these samples, regardless of
-    the interval; `reason` adds to that of the verdict. `test` returns the p-value of a null by inverting the interval.
-    `below` is a second condition: the statistic must also lie below this bound. `by_rule` are the intervals by each anchor
-    rule: the verdict depends on the rule if some lie above 0 and others below.
-    """
-
-    value: float
-    interval: Interval
-    n: int
-    models: tuple[str, ...]
-    details: dict[str, Any] = field(default_factory=dict)
-    reason: str = ""
-    blocked: str = ""
-    test: Callable[[float], float] | None = field(default=None, compare=False)
-    below: float | None = None
-    by_rule: Mapping[str, Interval] = field(default_factory=dict)
-
-    def judge(self, effect: float) -> tuple[str, str]:
-        """Verdict on all conditions, and its reason: it holds if all do, fails if one does, is otherwise inconclusive."""
-        if self.blocked:
-            return NOT_TESTABLE, self.blocked
-        if self.n < SMALLEST_N:
-            few = f"too few samples: {self.n} with a value, at least {SMALLEST_N} are needed"
-            return NOT_TESTABLE, self.reason if self.reason and not self.n else few
-        above = [rule for rule, (low, _) in self.by_rule.items() if low > 0]
-        under = [rule for rule, (_, high) in self.by_rule.items() if high < 0]
-        if above and under:
-            return DEPENDS, f"above 0 by {', '.join(above)}; below 0 by {', '.join(under)}"
-        found = [judge(self.value, self.interval, self.n, effect)]
-        if self.below is not None:
-            low, high = self.interval
-            found.append(judge(-self.value, (-high, -low), self.n, -self.below))
-        verdict = next((one for one in (NOT_TESTABLE, FAILS, INCONCLUSIVE) if one in found), HOLDS)
-        bounds = f"{effect:g}" if self.below is None else f"{effect:g} to {self.below:g}"
-        sides = ("lies above", "lies below") if self.below is None else ("lies within", "lies outside")
-        side = {HOLDS: sides[0], FAILS: sides[1], INCONCLUSIVE: "includes"}.get(verdict)
-        parts = [f"the interval {side} {bounds}" if side else "the statistic has no interval", self.reason]
-        return verdict, "; ".join(part for part in parts if part)
-
-
-def inverted(interval: Callable[..., tuple[float, Interval]], *data: Any) -> Callable[[float], float]:
-    """A function that returns the p-value of a null by inverting this interval of this data."""
-    return lambda null: p_value(interval, *data, null=null)
-
-
 def mean_of(
     measured: xr.Dataset,
     values: Array,
@@ -187,26 +142,25 @@ def mean_of(
     model: str | None = None,
     beside: Mapping[str, Array] | None = None,
     what: str = "samples",
-    **more: Any,
-) -> Outcome:
+    reason: str | None = None,
+) -> Verdict:
     """Mean over the samples of one model, or of all models of a kind ("mdm", "arm").
 
     `values` has one number per sample, NaN for a sample without a value. Means and intervals of further numbers per sample
-    (`beside`) go into the details. With `below` the mean must also lie below this bound.
+    (`beside`) go into the details.
     """
-    rows = rows_of(measured, kind, model)
-    models = names(measured, rows)
-    if not len(rows):
-        return missing(kind or "mdm", models)
-    found = list(by_id(measured, values, rows).values())
+    [rows], known = sides_of(measured, **{kind or "model": model})
+    if known.reason:
+        return known
+    found = np.array([*by_id(measured, values, rows).values()])
     value, interval = interval_of_mean(found)
     details = {
         name: _flat(interval_of_mean(list(by_id(measured, numbers, rows).values())))
         for name, numbers in (beside or {}).items()
     }
-    reason = "" if found else f"none of the {len(rows)} {what} has a value"
-    more = {"reason": reason, "test": inverted(interval_of_mean, found), **more}
-    return Outcome(value, interval, len(found), models, details, **more)
+    if reason is None:
+        reason = "" if len(found) else f"none of the {len(rows)} {what} has a value"
+    return replace(known, value=value, interval=interval, n=len(found), details=details, reason=reason, values=found)
 
 
 def difference(
@@ -219,16 +173,17 @@ def difference(
     unit: str = "",
     digits: int = 2,
     beside: Mapping[str, Array] | None = None,
-) -> Outcome:
+) -> Verdict:
     """Masked diffusion model minus autoregressive model (reversed with `sign=-1`), question by question.
 
     Differences of the numbers in `beside` go into the details.
     """
-    rows, models, none = _sides(measured, mdm, arm)
-    if none:
-        return none
+    rows, known = sides_of(measured, mdm=mdm, arm=arm)
+    if known.reason:
+        return known
     left, right = paired(measured, values, *rows)
-    value, interval = interval_of_mean(sign * (left - right))
+    apart = sign * (left - right)
+    value, interval = interval_of_mean(apart)
     details: dict[str, Any] = {"MDM": mean(left), "ARM": mean(right)}
     for name, numbers in (beside or {}).items():
         a, b = paired(measured, numbers, *rows)
@@ -238,44 +193,42 @@ def difference(
         if len(left)
         else "the two models have no sample in common that has a value in both"
     )
-    test = inverted(interval_of_mean, sign * (left - right))
-    return Outcome(value, interval, len(left), models, details, reason, test=test)
+    return replace(known, value=value, interval=interval, n=len(left), details=details, reason=reason, values=apart)
 
 
-def contrast(measured: xr.Dataset, scores_NK: Array, weights_K: Array, *, mdm: str | None, arm: str | None) -> Outcome:
+def contrast(measured: xr.Dataset, scores_NK: Array, weights_K: Array, *, mdm: str | None, arm: str | None) -> Verdict:
     """Mean over questions of a weighted sum of scores under K conditions, the MDM's weights minus those of the ARM.
 
     `weights_K` holds the MDM's weights, then the ARM's. Scores that are all 0 or 1 take the interval for proportions.
     """
-    rows, models, none = _sides(measured, mdm, arm)
-    if none:
-        return none
+    rows, known = sides_of(measured, mdm=mdm, arm=arm)
+    if known.reason:
+        return known
     columns = [paired(measured, scores_N, *rows, keep=True) for scores_N in scores_NK.T]
     joined = np.column_stack([left for left, _ in columns] + [right for _, right in columns])
     joined = joined[np.isfinite(joined).all(axis=1)]
     if not len(joined):
-        return absent("the two models have no question answered by both", models)
+        return replace(known, reason="the two models have no question answered by both")
     binary = bool(np.isin(joined, (0.0, 1.0)).all())
     value, interval = interval_of_contrast(joined, weights_K) if binary else interval_of_mean(joined @ weights_K)
     half = scores_NK.shape[1]
     details = {"MDM": mean(joined[:, :half] @ weights_K[:half]), "ARM": mean(joined[:, half:] @ -weights_K[half:])}
-    return Outcome(value, interval, len(joined), models, details)
+    return replace(known, value=value, interval=interval, n=len(joined), details=details)
 
 
-def change_under(measured: xr.Dataset, before: Array, under: Array, *, kind: str, model: str | None) -> Outcome:
-    """Mean over questions of the scores of one model under a first condition minus those under a second."""
-    rows = rows_of(measured, kind, model)
-    models = names(measured, rows)
-    if not len(rows):
-        return missing(kind, models)
+def change_under(measured: xr.Dataset, before: Array, under: Array, *, mdm: str | None) -> Verdict:
+    """Mean over questions of the scores of an MDM under a first condition minus those under a second."""
+    [rows], known = sides_of(measured, mdm=mdm)
+    if known.reason:
+        return known
     left, right = (np.array([*by_id(measured, values, rows, keep=True).values()]) for values in (before, under))
     both = np.isfinite(left) & np.isfinite(right)
     left, right = left[both], right[both]
     binary = bool(np.isin([left, right], (0.0, 1.0)).all())
-    value, ends = interval_of_difference(left, right, binary=binary)
+    value, interval = interval_of_difference(left, right, binary=binary)
     details = {"first": mean(left), "last": mean(right)}
     reason = "" if len(left) else f"none of the {len(rows)} questions has a score under both conditions"
-    return Outcome(value, ends, len(left), models, details, reason)
+    return replace(known, value=value, interval=interval, n=len(left), details=details, reason=reason)
 
 
 def no_sink(measured: xr.Dataset, arm: str | None, least: float = 5.0) -> str:
@@ -288,34 +241,16 @@ def no_sink(measured: xr.Dataset, arm: str | None, least: float = 5.0) -> str:
     return f"no sink: position 0 gets {found:.1f} % beyond an even share, below {least:g}" if found < least else ""
 
 
-def too_shallow(measured: xr.Dataset, layers: int, models: Mapping[str, str | None]) -> str:
-    """Why a claim that needs a number of layers cannot be tested on these models; empty if all of them have as many."""
-    wanted = [model for model in models.values() if model] or names(measured, rows_of(measured, None, None))
-    for model in wanted if layers else ():
-        count = int(np.isfinite(measured["depth"].values[rows_of(measured, None, model)]).sum(axis=1).max(initial=0))
-        if count < layers:
-            return f"{model} has {count} layers; at least {layers} are needed"
-    return ""
+def sides_of(measured: xr.Dataset, **sides: str | None) -> tuple[list[Array], Verdict]:
+    """The rows of each side ("mdm", "arm", "model"; one model if it is named), and a verdict that names their models.
 
-
-def absent(reason: str, models: tuple[str, ...] = ()) -> Outcome:
-    """No value, for this reason."""
-    return Outcome(NAN, NO_INTERVAL, 0, models, reason=reason)
-
-
-def missing(kind: str, models: tuple[str, ...] = ()) -> Outcome:
-    """No value, because no model of that kind is among the samples."""
-    return absent(f"there is no {KINDS[kind]} among the samples", models)
-
-
-def _sides(
-    measured: xr.Dataset, mdm: str | None, arm: str | None
-) -> tuple[tuple[Array, Array], tuple[str, ...], Outcome | None]:
-    """The rows of the MDM and of the ARM, the models, and the outcome if one of the two is missing."""
-    rows = rows_of(measured, "mdm", mdm), rows_of(measured, "arm", arm)
-    models = names(measured, rows[0]) + names(measured, rows[1])
-    kind = next((kind for kind, found in zip(KINDS, rows, strict=True) if not len(found)), None)
-    return rows, models, missing(kind, models) if kind else None
+    The verdict has a reason if a side has no samples.
+    """
+    rows = [rows_of(measured, kind if kind in KINDS else None, model) for kind, model in sides.items()]
+    models = [model for some in rows for model in dict.fromkeys(map(str, measured["model"].values[some]))]
+    none = next((kind for kind, some in zip(sides, rows, strict=True) if not len(some)), None)
+    reason = "" if none is None else f"there is no {KINDS.get(none, 'model')} among the samples"
+    return rows, Verdict(models=tuple(models), reason=reason)
 
 
 def rows_of(measured: xr.Dataset, kind: str | None, model: str | None) -> Array:
@@ -329,11 +264,6 @@ def rows_of(measured: xr.Dataset, kind: str | None, model: str | None) -> Array:
     if kind is not None:
         rows &= measured["model_kind"].values == kind
     return np.flatnonzero(rows)
-
-
-def names(measured: xr.Dataset, rows: Array) -> tuple[str, ...]:
-    """The models of these rows, each once."""
-    return tuple(dict.fromkeys(str(m) for m in measured["model"].values[rows]))
 
 
 def by_id(measured: xr.Dataset, values: Array, rows: Array, keep: bool = False) -> dict[str, float]:
