@@ -121,7 +121,7 @@ def distance(one_LQT: np.ndarray, other_LQT: np.ndarray) -> float:
 def statistics(lens: fl.Lens, removed: set[int], ids: Sequence[int]) -> Rows:
     rows = []
     for condition, text in (("as is", ids), ("out", [i for i in ids if i not in removed])):
-        matrices = attend(lens, list(text[:LENGTH])).matrices
+        _, matrices, _ = attend(lens, list(text[:LENGTH]))
         causal = lens.family.attention == "causal"
         all_SLT = np.full((len(matrices), len(deep(matrices[0])), LENGTH), np.nan)
         last_SLT = all_SLT.copy()
@@ -139,8 +139,8 @@ def statistics(lens: fl.Lens, removed: set[int], ids: Sequence[int]) -> Rows:
                 "condition": condition,
                 "all rows": floating(all_SLT, lens.family.attention),
                 "last row": floating(last_SLT, "bidirectional"),
-                "window": float(np.nanmean(moved.floating)),
-                "moved": float(moved.moved.mean()),
+                "window": float(np.nanmean(moved[0])),
+                "moved": float(moved[1].mean()),
             }
         )
     return rows
@@ -156,7 +156,7 @@ def maps(lens: fl.Lens, candidate: int, ids: Sequence[int]) -> Rows:
     rows = []
     texts = bare_texts(lens.tokenizer, list(ids), candidate)[:2]
     for text in texts:
-        for step, matrix_LQT in enumerate(attend(lens, text.ids).matrices):
+        for step, matrix_LQT in enumerate(attend(lens, text.ids)[1]):
             first = PROMPT + step * ROWS
             shown_T = deep(matrix_LQT)[:, first : first + ROWS, :PROMPT].mean(axis=(0, 1))
             rows.append(

@@ -71,7 +71,7 @@ def received_by(lens: fl.Lens, args: argparse.Namespace) -> Iterator[tuple[str, 
     novels = read_novels(args.data)
     for book in (6, 7):
         for k, ids in enumerate(spaced_texts(lens.tokenizer, novels[book], TEXTS)):
-            a_SLT = np.stack([matrix_LQT.mean(axis=1) for matrix_LQT in attend(lens, ids[:LENGTH]).matrices])
+            a_SLT = np.stack([matrix_LQT.mean(axis=1) for matrix_LQT in attend(lens, ids[:LENGTH])[1]])
             written = PROMPT + ROWS * (np.arange(len(a_SLT)) + 1)
             yield f"{book}-{k}", a_SLT, np.arange(LENGTH) >= written[:, None]
 

@@ -45,22 +45,22 @@ def by_hand(profiles: list[np.ndarray], layer: int) -> tuple[float, float]:
 def test_a_sink_that_stays_does_not_float_though_new_keys_appear() -> None:
     found = moves(planted([3] * WINDOWS))
     assert found is not None
-    np.testing.assert_allclose(found.floating, 0, atol=1e-12)
-    np.testing.assert_allclose(found.moved, 0, atol=1e-12)
-    assert not found.without.any()
+    np.testing.assert_allclose(found[0], 0, atol=1e-12)
+    np.testing.assert_allclose(found[1], 0, atol=1e-12)
+    assert not found[2].any()
 
 
 def test_a_sink_that_is_elsewhere_in_every_window_floats_wholly() -> None:
     found = moves(planted(list(range(WINDOWS))))
     assert found is not None
-    np.testing.assert_allclose(found.floating, 1)
+    np.testing.assert_allclose(found[0], 1)
 
 
 def test_a_weak_anchor_floats_as_much_as_a_strong_one_but_moves_less_attention() -> None:
     weak, strong = moves(planted(list(range(WINDOWS)), 0.05)), moves(planted(list(range(WINDOWS)), 0.5))
     assert weak is not None and strong is not None
-    np.testing.assert_allclose(weak.floating, strong.floating)
-    assert (weak.moved < strong.moved / 5).all()
+    np.testing.assert_allclose(weak[0], strong[0])
+    assert (weak[1] < strong[1] / 5).all()
 
 
 def test_random_attention_agrees_with_a_computation_by_hand() -> None:
@@ -70,12 +70,12 @@ def test_random_attention_agrees_with_a_computation_by_hand() -> None:
     assert found is not None
     for layer in range(3):
         floating, moved = by_hand(profiles, layer)
-        assert found.floating[layer] == pytest.approx(floating) and found.moved[layer] == pytest.approx(moved)
+        assert found[0][layer] == pytest.approx(floating) and found[1][layer] == pytest.approx(moved)
 
 
 def test_even_attention_has_no_anchors_and_no_value() -> None:
     found = moves([np.full((1, 40), 1 / 40)] * WINDOWS)
-    assert found is not None and np.isnan(found.floating).all() and (found.without == 1).all()
+    assert found is not None and np.isnan(found[0]).all() and (found[2] == 1).all()
 
 
 def test_too_few_keys_or_windows_have_no_value() -> None:

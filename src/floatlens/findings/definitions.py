@@ -16,8 +16,6 @@ anchor mass of a step, normalised over positions; a step without anchors is a ro
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from floatlens.stats import NAN, Array
@@ -152,22 +150,13 @@ def layer_distance(p_SLT: Array) -> tuple[float, float]:
     return between / n_between if n_between else NAN, within / n_within if n_within else NAN
 
 
-class LengthMatched(NamedTuple):
-    """Distances between and within tasks on samples of equal length; `pseudo_values` are those of the jackknife."""
-
-    between: float
-    within: float
-    pseudo_values: Array
-    p: float
-
-
 def length_matched_tasks(
     mass_NT: Array, tasks_N: Array, lengths_N: Array, *, resamples: int = 1999, seed: int = 0
-) -> LengthMatched | None:
-    """Between-task minus within-task distance over pairs of samples of equal length; None without both kinds of pairs.
+) -> tuple[float, float, Array, float] | None:
+    """Distances between and within tasks over pairs of samples of equal length; None without both kinds of pairs.
 
-    Pairs share samples, so the interval uses the jackknife's pseudo-values, one per sample. The permutation shuffles
-    tasks among samples of equal length.
+    Pairs share samples, so the interval of their difference uses the jackknife's pseudo-values, one per sample, which come
+    third. Last comes the p-value of a permutation, which shuffles tasks among samples of equal length.
     """
     there = has_anchors(mass_NT)
     mass, tasks, lengths = mass_NT[there], tasks_N[there], lengths_N[there]
@@ -198,12 +187,8 @@ def length_matched_tasks(
             shuffled[group] = tasks[rng.permutation(group)]
         b, n_b, w, n_w = (x.sum() for x in totals(shuffled))
         beyond += bool(n_b and n_w and b / n_b - w / n_w >= value - 1e-12)
-    return LengthMatched(
-        float(between.sum() / n_between.sum()),
-        float(within.sum() / n_within.sum()),
-        np.array(pseudo),
-        (1 + beyond) / (1 + resamples),
-    )
+    distances = float(between.sum() / n_between.sum()), float(within.sum() / n_within.sum())
+    return *distances, np.array(pseudo), (1 + beyond) / (1 + resamples)
 
 
 # Retrieval heads

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -33,19 +33,6 @@ PROMPT, WRITTEN, HIDDEN = 64, 96, ROWS  # tokens of a text; the last ones stay m
 LENGTH = PROMPT + WRITTEN + HIDDEN
 
 
-class Moves(NamedTuple):
-    """How far anchors move between windows, by layer.
-
-    floating   mean total variation of the attention on anchors, normalised, over all pairs of windows
-    moved      the same without normalising, so that a weak anchor counts less than a strong one
-    without    share of pairs left out because one of the two has no anchor; above one half there is no floating
-    """
-
-    floating: Array
-    moved: Array
-    without: Array
-
-
 def profile(rows_LQT: Array, first: int) -> Array:
     """Attention of a window on its keys, (layers, keys): every row renormalised over the keys, then the mean over rows.
 
@@ -55,8 +42,13 @@ def profile(rows_LQT: Array, first: int) -> Array:
     return (kept_LQT / kept_LQT.sum(axis=-1, keepdims=True)).mean(axis=1)
 
 
-def moves(profiles: Sequence[Array], rule: str = "sigma(3)") -> Moves | None:
-    """Compare the profiles of disjoint windows, each pair on the keys of the earlier one; None if there are too few."""
+def moves(profiles: Sequence[Array], rule: str = "sigma(3)") -> tuple[Array, Array, Array] | None:
+    """Compare the profiles of disjoint windows, each pair on the keys of the earlier one; None if there are too few.
+
+    Returns three numbers by layer: *floating*, the mean total variation of the attention on anchors, normalised, over all
+    pairs; *moved*, the same without normalising, so that a weak anchor counts less than a strong one; and the share of
+    pairs left out because one of the two has no anchor (above one half there is no floating).
+    """
     if len(profiles) < FEWEST_WINDOWS or profiles[0].shape[-1] < FEWEST_KEYS:
         return None
     floating, moved = [], []
@@ -72,7 +64,7 @@ def moves(profiles: Sequence[Array], rule: str = "sigma(3)") -> Moves | None:
     means_L = np.full(len(without_L), np.nan)
     there = without_L <= 0.5
     means_L[there] = np.nanmean(floating_PL[:, there], axis=0)
-    return Moves(means_L, np.mean(moved, axis=0), without_L)
+    return means_L, np.mean(moved, axis=0), without_L
 
 
 def _on_anchors(a_LT: Array, rule: str) -> Array:
@@ -87,19 +79,6 @@ def reason_against(lens: Lens) -> str:
     return f"{lens.name} has no tokenizer" if lens.tokenizer is None else ""
 
 
-class Reading(NamedTuple):
-    """A text that a model has read from left to right.
-
-    trace      the trace of reading it, with the statistics that were asked for
-    matrices   head-averaged attention (layer, query, key) after each written window, or after the last alone
-    nats       surprise at each token after the prompt
-    """
-
-    trace: Trace
-    matrices: list[Array]
-    nats: Array
-
-
 def attend(
     lens: Lens,
     ids: Sequence[int],
@@ -107,8 +86,11 @@ def attend(
     prompt: int = PROMPT,
     windows: bool = True,
     record: Sequence[str] = ("received",),
-) -> Reading:
-    """Read a text in windows, or in one step.
+) -> tuple[Trace, list[Array], Array]:
+    """Read a text in windows, or in one step, and return its trace, attention and surprise.
+
+    The attention (layer, query, key) is averaged over heads, after each written window, or after the last alone; the
+    surprise at each token after the prompt is in nats.
 
     The likelihood of a token is that before its window is written, given the tokens to its left (and masks for a diffusion
     model). A causal model needs one pass, because its rows do not change.
@@ -122,7 +104,7 @@ def attend(
         trace = lens.replay(start, ids[prompt:], order, record=record, matrices=("attention_mean",))
         confidence, at = trace.data["confidence"].values, trace.data["committed_at"].values
         nats = -np.log([confidence[at[i], i] for i in range(prompt, len(ids))])
-        return Reading(trace, list(trace.data["attention_mean"].values[1:]), nats)
+        return trace, list(trace.data["attention_mean"].values[1:]), nats
     import torch
 
     whole = Prompt.from_ids(list(ids))
@@ -131,7 +113,7 @@ def attend(
         logits = lens.model(torch.tensor([list(ids)], device=lens.model.device)).logits[0, prompt - 1 : -1].float()
     nats = -logits.log_softmax(-1)[range(len(logits)), list(ids[prompt:])].cpu().numpy()
     matrix = trace.data["attention_mean"].values[0]
-    return Reading(trace, [matrix] * (written // ROWS if windows else 1), nats)
+    return trace, [matrix] * (written // ROWS if windows else 1), nats
 
 
 def _written(ids: Sequence[int], prompt: int) -> int:
@@ -141,22 +123,23 @@ def _written(ids: Sequence[int], prompt: int) -> int:
 
 def read_text(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True) -> dict[str, Any]:
     """Read one text, and return `numbers_of` it."""
-    return numbers_of(attend(lens, ids, prompt=prompt, windows=windows), lens, ids, prompt=prompt, windows=windows)
+    _, matrices, nats = attend(lens, ids, prompt=prompt, windows=windows)
+    return numbers_of(matrices, nats, lens, ids, prompt=prompt, windows=windows)
 
 
 def numbers_of(
-    reading: Reading, lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True
+    matrices: list[Array], nats: Array, lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True
 ) -> dict[str, Any]:
     """Sink, first-token share, movement and likelihood of one text. *Deep* is the second half of the layers.
 
     sink, sink_id, sink_token, sink_share   the position with most attention of the written rows, mean over deep layers
     sink_by_layer, share_by_layer           the same in each layer
     first_share, first_by_layer             attention on position 0 beyond an even share
-    floating, moved, without_anchors        see `Moves`, mean over deep layers; only with `windows`, as are the following
+    floating, moved, without_anchors        see `moves`, mean over deep layers; only with `windows`, as are the following
     floating_by_layer, moved_by_layer
     nats                                    surprise at each token after the prompt
     """
-    matrices, written = reading.matrices, _written(ids, prompt)
+    written = _written(ids, prompt)
     rows = slice(prompt, prompt + written)
     received_LT = matrices[-1][:, rows, : prompt + written].mean(axis=1)
     causal = lens.family.attention == "causal"
@@ -174,22 +157,19 @@ def numbers_of(
         "sink_by_layer": received_LT.argmax(axis=1).tolist(),
         "share_by_layer": received_LT.max(axis=1).tolist(),
     }
-    if windows:
-        starts = range(prompt, prompt + written, ROWS)
-        found |= _movement([profile(m[:, s : s + ROWS], s) for m, s in zip(matrices, starts, strict=True)], deep)
-        found["nats"] = reading.nats.tolist()
-    return found
-
-
-def _movement(profiles: Sequence[Array], deep: slice) -> dict[str, Any]:
-    moved = moves(profiles)
-    if moved is None:
-        return {}
-    there = np.isfinite(moved.floating[deep]).any()
-    return {
-        "floating": float(np.nanmean(moved.floating[deep])) if there else float("nan"),
-        "moved": float(moved.moved[deep].mean()),
-        "without_anchors": float(moved.without[deep].mean()),
-        "floating_by_layer": moved.floating.tolist(),
-        "moved_by_layer": moved.moved.tolist(),
+    if not windows:
+        return found
+    found["nats"] = nats.tolist()
+    starts = range(prompt, prompt + written, ROWS)
+    compared = moves([profile(m[:, s : s + ROWS], s) for m, s in zip(matrices, starts, strict=True)])
+    if compared is None:
+        return found
+    floating_L, moved_L, without_L = compared
+    there = np.isfinite(floating_L[deep]).any()
+    return found | {
+        "floating": float(np.nanmean(floating_L[deep])) if there else float("nan"),
+        "moved": float(moved_L[deep].mean()),
+        "without_anchors": float(without_L[deep].mean()),
+        "floating_by_layer": floating_L.tolist(),
+        "moved_by_layer": moved_L.tolist(),
     }

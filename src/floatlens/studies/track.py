@@ -321,24 +321,24 @@ def token_samples(tokenizer: Any, samples: Sequence[Sample], reading: Data = Dat
 def measure(lens: Lens, ids: Sequence[int]) -> tuple[dict[str, Any], Trace]:
     """The numbers of one text by layer, and the trace of reading it."""
     prompt = max(SHORTEST, len(ids) - window.WRITTEN - window.HIDDEN)
-    reading = attend(lens, ids, prompt=prompt, record=("received", "massive"))
-    read = numbers_of(reading, lens, ids, prompt=prompt)
+    trace, matrices, nats = attend(lens, ids, prompt=prompt, record=("received", "massive"))
+    read = numbers_of(matrices, nats, lens, ids, prompt=prompt)
     sinks, tokenizer = read["sink_by_layer"], lens.tokenizer
     assert tokenizer is not None
     found = {
-        "layer": reading.trace.data["layer"].values.tolist(),
+        "layer": trace.data["layer"].values.tolist(),
         "sink_token": [str(tokenizer.decode([ids[sink]])) for sink in sinks],
         "sink_share": read["share_by_layer"],
         "sink_is_first": [float(sink == 0) for sink in sinks],
         "first_share": read["first_by_layer"],
-        "absorption": (absorption.measure_one(reading.trace, rule=RULE)["absorption"].values[0] / 100).tolist(),
+        "absorption": (absorption.measure_one(trace, rule=RULE)["absorption"].values[0] / 100).tolist(),
         "floating": read["floating_by_layer"],
         "moved": read["moved_by_layer"],
         "copying": copy_scores(lens, ids).tolist(),
-        "massive": (10 ** massive.measure_one(reading.trace)["largest"].values).tolist(),
+        "massive": (10 ** massive.measure_one(trace)["largest"].values).tolist(),
         "nats": mean(np.array(read["nats"])),
     }
-    return found, reading.trace
+    return found, trace
 
 
 def copy_scores(lens: Lens, ids: Sequence[int]) -> Any:
