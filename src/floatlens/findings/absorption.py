@@ -23,8 +23,7 @@ from matplotlib.figure import Figure
 from floatlens.anchors import COMMON_RULES, baseline, find_anchors
 from floatlens.findings import definitions, draw, published
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
-from floatlens.findings.received import Layers, profile
-from floatlens.findings.samples import Array, by_model, mean, mean_over, samples_per_model
+from floatlens.findings.samples import Array, Layers, by_model, mean, mean_over, profile, samples_per_model
 from floatlens.findings.verdict import Verdict, difference
 from floatlens.stats import DEPENDS, SMALLEST_N
 from floatlens.trace.trace import Trace

@@ -13,8 +13,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.received import profile
-from floatlens.findings.samples import Array, depths, halves, mean, mean_over
+from floatlens.findings.samples import Array, depths, halves, mean, mean_over, profile
 from floatlens.stats import spearman
 from floatlens.trace.trace import Trace
 

@@ -14,8 +14,7 @@ import xarray as xr
 
 from floatlens.findings.definitions import retrieval_depth
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.received import answer_positions
-from floatlens.findings.samples import Array, depths, mean_over
+from floatlens.findings.samples import Array, answer_positions, depths, mean_over
 from floatlens.stats import spearman
 from floatlens.trace.trace import Trace
 

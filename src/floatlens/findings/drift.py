@@ -25,25 +25,23 @@ from matplotlib.figure import Figure
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.received import (
-    AVERAGE,
-    Layers,
-    choose_layers,
-    few_layers,
-    profile,
-    writing_profile,
-    writing_steps,
-)
 from floatlens.findings.samples import (
+    AVERAGE,
     Array,
+    Layers,
     Traces,
     as_traces,
+    choose_layers,
+    few_layers,
     mean,
     mean_over,
     pick,
+    profile,
     question_of,
     require,
     sample_name,
+    writing_profile,
+    writing_steps,
 )
 from floatlens.findings.sink import AS_IS, texts_of
 from floatlens.findings.verdict import Verdict, difference, mean_of, sides_of

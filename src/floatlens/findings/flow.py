@@ -1,6 +1,6 @@
 """Flow: which parts of the prompt the answer attends to, and whether it follows the gold document.
 
-Region flow of arXiv 2601.07894. The claim uses the writing rows (see `received`): their attention to each document
+Region flow of arXiv 2601.07894. The claim uses the writing rows (see `samples`): their attention to each document
 per token of the document, because a sum over tokens favours long documents. The rollout (Abnar and Zuidema 2020)
 multiplies the regions' attention, (A + I)/2 with the residual stream, through the layers. Over many layers it converges
 to a vector that is the same for every source, and no longer depends on the answer. It therefore stops at the last layer
@@ -24,8 +24,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.collection import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.received import writing_profile, writing_steps
-from floatlens.findings.samples import Array, depths, mean, mean_over, models_of
+from floatlens.findings.samples import Array, depths, mean, mean_over, models_of, writing_profile, writing_steps
 from floatlens.findings.verdict import Verdict, difference, mean_of, rows_of
 from floatlens.trace.trace import Trace
 

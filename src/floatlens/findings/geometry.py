@@ -27,8 +27,21 @@ from floatlens.anchors import find_anchors, parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.received import Layers, choose_layers, few_layers, index_of, profile
-from floatlens.findings.samples import Array, Traces, depths, halves, mean_over, pick, require, sample_name
+from floatlens.findings.samples import (
+    Array,
+    Layers,
+    Traces,
+    choose_layers,
+    depths,
+    few_layers,
+    halves,
+    index_of,
+    mean_over,
+    pick,
+    profile,
+    require,
+    sample_name,
+)
 from floatlens.stats import NAN
 from floatlens.trace.summarise import split
 from floatlens.trace.trace import Trace

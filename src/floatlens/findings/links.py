@@ -19,8 +19,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.findings import definitions, knowledge, stress, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.received import profile
-from floatlens.findings.samples import Array, mean, mean_over, question_of
+from floatlens.findings.samples import Array, mean, mean_over, profile, question_of
 from floatlens.findings.verdict import Verdict, no_sink, sides_of
 from floatlens.stats import NAN, NO_INTERVAL, Interval, bonett_wright, spearman
 from floatlens.trace.trace import Trace

@@ -15,8 +15,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.received import profile
-from floatlens.findings.samples import Array, mean, mean_over, require
+from floatlens.findings.samples import Array, mean, mean_over, profile, require
 from floatlens.trace.summarise import quarters_overlap
 from floatlens.trace.trace import Trace
 

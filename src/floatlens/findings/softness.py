@@ -12,8 +12,7 @@ import xarray as xr
 
 from floatlens.anchors import baseline
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.received import profile, writing_profile
-from floatlens.findings.samples import Array, mean_over
+from floatlens.findings.samples import Array, mean_over, profile, writing_profile
 from floatlens.trace.trace import Trace
 
 

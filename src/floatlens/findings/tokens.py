@@ -20,8 +20,17 @@ from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, grou
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.received import Layers, answer_positions, profile
-from floatlens.findings.samples import Array, depths, halves, mean, models_of, parts_of
+from floatlens.findings.samples import (
+    Array,
+    Layers,
+    answer_positions,
+    depths,
+    halves,
+    mean,
+    models_of,
+    parts_of,
+    profile,
+)
 from floatlens.findings.spelling import percent
 from floatlens.findings.verdict import Verdict, mean_of, rows_of
 from floatlens.trace.trace import Trace

@@ -11,8 +11,7 @@ import xarray as xr
 
 from floatlens.anchors import find_anchors
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.received import profile
-from floatlens.findings.samples import mean_over
+from floatlens.findings.samples import mean_over, profile
 from floatlens.trace.trace import Trace
 
 
