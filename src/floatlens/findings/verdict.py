@@ -33,6 +33,7 @@ from floatlens.stats import (
     interval_of_contrast,
     interval_of_difference,
     interval_of_mean,
+    pair_by_id,
 )
 
 KINDS = {"mdm": "MDM", "arm": "ARM"}
@@ -178,15 +179,15 @@ def difference(
 
     Differences of the numbers in `beside` go into the details.
     """
-    rows, known = sides_of(measured, mdm=mdm, arm=arm)
+    [mdm_rows, arm_rows], known = sides_of(measured, mdm=mdm, arm=arm)
     if known.reason:
         return known
-    left, right = paired(measured, values, *rows)
+    left, right = paired(measured, values, mdm_rows, arm_rows)
     apart = sign * (left - right)
     value, interval = interval_of_mean(apart)
     details: dict[str, Any] = {"MDM": mean(left), "ARM": mean(right)}
     for name, numbers in (beside or {}).items():
-        a, b = paired(measured, numbers, *rows)
+        a, b = paired(measured, numbers, mdm_rows, arm_rows)
         details[name] = _flat(interval_of_mean(sign * (a - b)))
     reason = (
         f"{details['MDM']:.{digits}f}{unit} in the MDM, {details['ARM']:.{digits}f}{unit} in the ARM"
@@ -201,10 +202,10 @@ def contrast(measured: xr.Dataset, scores_NK: Array, weights_K: Array, *, mdm: s
 
     `weights_K` holds the MDM's weights, then the ARM's. Scores that are all 0 or 1 take the interval for proportions.
     """
-    rows, known = sides_of(measured, mdm=mdm, arm=arm)
+    [mdm_rows, arm_rows], known = sides_of(measured, mdm=mdm, arm=arm)
     if known.reason:
         return known
-    columns = [paired(measured, scores_N, *rows, keep=True) for scores_N in scores_NK.T]
+    columns = [paired(measured, scores_N, mdm_rows, arm_rows, keep=True) for scores_N in scores_NK.T]
     joined = np.column_stack([left for left, _ in columns] + [right for _, right in columns])
     joined = joined[np.isfinite(joined).all(axis=1)]
     if not len(joined):
@@ -280,9 +281,7 @@ def by_id(measured: xr.Dataset, values: Array, rows: Array, keep: bool = False) 
 
 def paired(measured: xr.Dataset, values: Array, left: Array, right: Array, keep: bool = False) -> tuple[Array, Array]:
     """Values of the samples that both sides have, in the same order."""
-    a, b = by_id(measured, values, left, keep), by_id(measured, values, right, keep)
-    both = [name for name in a if name in b]
-    return np.array([a[name] for name in both]), np.array([b[name] for name in both])
+    return pair_by_id(by_id(measured, values, left, keep), by_id(measured, values, right, keep))
 
 
 def _flat(found: tuple[float, Interval]) -> list[float]:
