@@ -23,7 +23,7 @@ from floatlens.explorer.film import film
 from floatlens.findings import style
 from floatlens.findings.finding import headline
 from floatlens.store.folder import RunFolder
-from floatlens.studies.analyse import ReportTable, Section
+from floatlens.studies.analyse import Section
 from floatlens.studies.drawing import inlined
 from floatlens.studies.page import csv_of, matrix, policy, render
 from floatlens.studies.report import make
@@ -65,7 +65,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "Do the anchors move?",
         seen=[f"In {HOSTILE} they do."],
         figures=[{"stem": "drift", "title": f"A map of {HOSTILE}", "reading": "Dark is much."}],
-        tables=[ReportTable("Numbers", ["model", *wide], [[HOSTILE, *["0.123"] * 14]])],
+        tables=[{"title": "Numbers", "columns": ["model", *wide], "rows": [[HOSTILE, *["0.123"] * 14]]}],
         claims=[claim(), claim("inconclusive", None, ("dream", "arm"))],
         settings={"anchor rule": "sigma(k=3)"},
     )

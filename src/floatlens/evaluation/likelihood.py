@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import NamedTuple
 
 import torch
 
@@ -30,14 +29,6 @@ from floatlens.lens import Lens
 from floatlens.options import Run
 
 CANVAS = "canvas"  # the sampler that reads the prompt causally and denoises what follows it
-
-
-class Likelihood(NamedTuple):
-    """The natural logarithm of an answer's probability, for a diffusion model a lower bound, and whether the model would
-    write it by greedy decoding, the most confident token first (None if not requested)."""
-
-    logprob: float
-    greedy: bool | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +57,11 @@ def loglikelihood(
     seed: int = 0,
     cfg_scale: float = 0.0,
     greedy: bool = True,
-) -> list[Likelihood]:
+) -> list[tuple[float, bool | None]]:
     """Score answers: log p(answer | prompt), exact for an autoregressive model and a lower bound for a diffusion model.
+
+    Returns the natural logarithm per answer, and whether the model would write it by greedy decoding, the most confident
+    token first (None if not requested).
 
     Parameters
     ----------
@@ -104,7 +98,7 @@ def loglikelihood(
         for batch in batches(lens, parts, batch_size):
             for row, same in zip(batch, writes_them(lens, batch, cfg_scale), strict=True):
                 certain[row.pair] &= same
-    return [Likelihood(value, same if greedy else None) for value, same in zip(logprobs, certain, strict=True)]
+    return [(value, same if greedy else None) for value, same in zip(logprobs, certain, strict=True)]
 
 
 def check(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], cfg_scale: float) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from importlib.resources import files
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -58,16 +58,8 @@ from floatlens.version import __version__
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
     (files("floatlens.findings") / "claims.toml").read_text(encoding="utf-8")
 )
+ReportTable: TypeAlias = dict[str, Any]  # title, columns, and rows of text, as the template of the report takes them
 FIELD = re.compile(r"\{(\w+):?([^}]*)\}")  # of a sentence
-
-
-@dataclass
-class ReportTable:
-    """Rows of text under a title."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
 
 
 def as_table(title: str, rows: pd.DataFrame | Iterable[Mapping[str, Any]]) -> ReportTable:
@@ -77,7 +69,7 @@ def as_table(title: str, rows: pd.DataFrame | Iterable[Mapping[str, Any]]) -> Re
         [value if isinstance(value, str) else str(value) if isinstance(value, int) else number(value) for value in row]
         for row in frame.itertuples(index=False)
     ]
-    return ReportTable(title, [str(name) for name in frame.columns], cells)
+    return {"title": title, "columns": [str(name) for name in frame.columns], "rows": cells}
 
 
 class Finding:

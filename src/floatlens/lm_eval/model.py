@@ -196,8 +196,8 @@ class FloatLensLM(TemplateLM):
                     cfg_scale=self.settings.get("cfg_scale", 0.0),
                     greedy=self.is_check_greedy,
                 )
-                for i, score in zip(part, scores, strict=True):
-                    found[i] = score.logprob, bool(score.greedy)
+                for i, (logprob, is_greedy) in zip(part, scores, strict=True):
+                    found[i] = logprob, bool(is_greedy)
                     if requests[i][0] is not None:
                         self.cache_hook.add_partial("loglikelihood", requests[i][0], found[i])
                 bar.update(len(part))
