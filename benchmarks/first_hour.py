@@ -53,9 +53,9 @@ def run(folder: Path, line: str, words: list[str] | None = None) -> float:
         assert started.stdout is not None
         while (shown := started.stdout.readline()) and "http://" not in shown:
             pass
-        started.send_signal(signal.SIGINT)
+        started.terminate()
     errors = started.communicate()[1]
-    if started.returncode:
+    if started.returncode not in (0, -signal.SIGTERM):
         raise SystemExit(f"{line}\n{errors}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
