@@ -142,8 +142,8 @@ def test_a_resumed_study_asks_questions_that_failed_again(tmp_path: Path, monkey
 def test_the_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["study", "tiny-arm", "--data", "world:fresh", "--only", "knowledge", "--max-new-tokens", "8"]
     code = command_line([*words, "--limit", "12", "--jobs", "1", "--out", str(tmp_path / "s"), "--json"])
-    printed, said = capsys.readouterr()
-    printed = json.loads(printed)
+    shown, said = capsys.readouterr()
+    printed = json.loads(shown)
     assert code == 0 and printed["report"].endswith("report.html")
     first, probe, work, time_, *_ = said.splitlines()
     assert (first, probe) == ("Study of tiny-arm on world:fresh: knowledge", "Timing a few questions of each model …")
@@ -159,6 +159,20 @@ def test_a_study_has_the_gold_passage_at_each_position(tmp_path: Path) -> None:
     [home] = model_runs(tmp_path / "s")
     traces = [fl.Trace.open(path) for _, path in home.samples()]
     assert sorted(tuple(trace.gold) for trace in traces) == [("doc1",), ("doc5",)]
+
+
+def test_figure_gives_the_numbers_and_the_setting_of_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {"data": "world:fresh", "only": ["absorption", "heads"], "max_new_tokens": 8, "limit": 2}
+    found = fl.study(["tiny-mdm", "tiny-arm"], out=tmp_path / "s", **given)  # type: ignore[operator]
+    capsys.readouterr()
+    assert command_line(["figure", "absorption", str(tmp_path / "s"), "--out", str(tmp_path / "f"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    several = [[c for c in claims if c["finding"] == "absorption"] for claims in (found.claims, printed["results"])]
+    numbers = [{(c["id"], *c["models"]): (c["value"], c["n"], c["setting"]) for c in claims} for claims in several]
+    assert numbers[0] == numbers[1] and {setting for *_, setting in numbers[0].values()} == {"short"}
+    assert printed["note"] == ""
 
 
 def test_what_cannot_work_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
