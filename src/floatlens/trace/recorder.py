@@ -171,9 +171,9 @@ class Recorder:
         for row in taking:
             rows = step.committed_BT[row].cpu().nonzero()[:, 0] - self.shifted - first
             rows = rows[(rows >= 0) & (rows < end - first)]
-            for index, layer in enumerate(sorted(layers) if len(rows) else ()):
-                value_WT = layers[layer][row].detach().float().cpu()[rows]
-                array[row, at, index, : value_WT.shape[1]] = value_WT.mean(0).numpy()
+            if len(rows):
+                value_LWT = torch.stack([layers[layer][row, rows] for layer in sorted(layers)]).detach().float()
+                array[row, at, :, : value_LWT.shape[2]] = value_LWT.mean(1).cpu().numpy()
 
     def _evidence(self, at: int, taking: list[int], layers: Mapping[int, torch.Tensor], step: Step) -> None:
         """Store, over committed tokens that occur in the gold evidence: mean mass on it, share whose top key is a copy."""
