@@ -41,6 +41,8 @@ def test_every_view_draws_and_saves_with_its_data_beside_it(name, view, traces, 
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / f"{name}.parquet"), data, check_dtype=False)
     assert dict(mpl.rcParams) == before  # our style sheet stays ours
     assert "sigma" in caption(figure) or name not in RULED
+    [title] = [text.get_text() for text in figure.texts if text.get_gid() == style.TITLE]
+    assert title and len(title) <= 90
 
 
 def caption(figure):
@@ -140,3 +142,15 @@ def test_a_model_has_one_colour_in_all_figures_of_a_report():
         assert style.looks_of(["c", "b"])["c"] == style.looks_of(["a", "b", "c"])["c"] != style.looks_of(["a"])["a"]
         assert len({look["color"] for look in style.looks_of(["LLaDA (paper)", "c", "a", "b"]).values()}) == 4
     assert style.looks_of(["c"])["c"]["color"] == style.COLOURS[0]
+
+
+def test_a_model_without_numbers_in_its_last_layer_is_not_stretched_to_the_depth_of_another():
+    finding = FINDINGS["values"]
+    measured = finding.measure(planted(copying=(4, 0)))
+    short = measured.copy(deep=True).assign_coords(model=("sample", ["another"] * measured.sizes["sample"]))
+    for name in short.data_vars.keys() - {"depth"}:
+        if "layer" in short[name].dims:
+            short[name] = short[name].where(short["layer"] < short["layer"].max())
+    drawn = finding.figure(xr.concat([measured, short], "sample", combine_attrs="override"))
+    assert {axes.get_xlabel() for axes in drawn.axes} == {"layer"}
+    assert drawn.axes[0].lines[-1].get_xdata()[-1] == measured["layer"].max() - 1

@@ -159,6 +159,11 @@ def lines(
     table = table_of(measured, names, along)
     if backend == "none":
         return table
+    if along == "layer" and "depth" in measured:
+        depths = table_of(measured, ["depth"], "layer").set_index(["model", "layer"])["mean"].round(6)
+        table = table.join(depths.rename("depth"), on=["model", "layer"])
+        if depths.groupby("layer").nunique().max() > 1:  # models of different depth share the axis
+            along, label = "depth", "relative depth"
     rule = measured.attrs.get("rule")
     parts = [note, f"{'a' if note else 'A'}nchors by {rule}" if rule else ""]
     note = f"{'; '.join(filter(None, parts))}; mean ± std over {samples_per_model(measured)} per model."
@@ -195,7 +200,7 @@ def curves(
     table = table if "variant" in table else table.assign(variant="")
     variants = list(dict.fromkeys(table["variant"]))
     last = table.groupby("model")[x].transform("max")
-    if x == "layer" and last.nunique() > 1:  # models of different depth share the axis
+    if x == "layer" and "depth" not in table and last.nunique() > 1:  # as in `lines`, where all layers have numbers
         x, xlabel, table = "depth", "relative depth", table.assign(depth=table["layer"] / last.clip(lower=1))
     with style.sheet():
         figure = style.new_figure(2.6, width=max(3.4, min(style.WIDTH, 3.4 * len(kept))))
