@@ -19,9 +19,9 @@ from floatlens.findings import (
     tokens,
 )
 from floatlens.findings.draw import plain
-from floatlens.findings.finding import condition_of, describe_setting
+from floatlens.findings.finding import describe_setting
 from floatlens.findings.published import absorption_rows
-from floatlens.findings.samples import halves, mean_over, question_of, samples_per_model, spread
+from floatlens.findings.samples import halves, mean_over, question_of, samples_per_model, split_id, spread
 from floatlens.findings.spelling import count, listed, points
 from floatlens.findings.style import looks_of, short
 from floatlens.findings.window import profile
@@ -94,7 +94,7 @@ def test_a_token_that_does_not_lead_at_the_last_layer_is_not_decided():
         ((count(1, "trace"), count(1200, "trace")), ("1 trace", "1,200 traces")),
         (samples_per_model(xr.Dataset(coords={"model": ("sample", ["a", "a", "b"])})), "1 to 2 samples"),
         ([question_of(name) for name in ("world:fresh, short, 3", "mine")], ["world:fresh: 3", "mine"]),
-        ([condition_of(name) for name in ("world:fresh, short, 3", "mine")], ["short", ""]),
+        ([split_id(name)[1] for name in ("world:fresh, short, 3", "mine")], ["short", ""]),
         (describe_setting("passages, short"), "questions with passages, short questions without passages"),
         ([short(name) for name in ("GSAI-ML/LLaDA-8B", "/a/Smol.Q4_1.gguf")], ["LLaDA-8B", "Smol.Q4_1"]),
         (looks_of(["org/a"])["org/a"], {"color": "#0072B2", "marker": "o", "label": "a"}),

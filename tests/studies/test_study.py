@@ -15,7 +15,8 @@ import floatlens as fl
 from floatlens.cli.main import run as command_line
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.sources import CLOSED, OPEN, SHORT
-from floatlens.findings.finding import FINDINGS, Finding, condition_of, register_finding
+from floatlens.findings.finding import FINDINGS, Finding, register_finding
+from floatlens.findings.samples import split_id
 from floatlens.interventions.run import in_force
 from floatlens.lens import Lens
 from floatlens.options import Scope
@@ -66,10 +67,10 @@ def test_every_finding_on_two_models_with_nothing_done_twice(tmp_path: Path, mon
     assert answers["error"].isna().all()
     traces = [fl.Trace.open(path) for folder in model_runs(found.path) for _, path in folder.samples()]
     assert len(traces) == len(models) * len(data) * (sizes["traces"] + sizes["short"])
-    by_setting = {condition_of(str(t.data.attrs["sample_id"])): t for t in traces}
+    by_setting = {split_id(str(t.data.attrs["sample_id"]))[1]: t for t in traces}
     assert not any(region.name.startswith("doc") for region in by_setting[SHORT].regions)
     assert any(region.name.startswith("doc") for region in by_setting[OPEN].regions)
-    traced = {(t.model, name): t.answer for t in traces if condition_of(name := str(t.data.attrs["sample_id"])) == OPEN}
+    traced = {(t.model, name): t.answer for t in traces if split_id(name := str(t.data.attrs["sample_id"]))[1] == OPEN}
     open_book = answers[answers["condition"] == OPEN].set_index(["model", "data", "id"])["answer"]
     assert len(open_book) == len(models) * len(data) * sizes["knowledge"]
     for (model, sample), text in traced.items():
@@ -240,7 +241,7 @@ def test_a_finding_of_a_plugin_is_studied_by_its_name(tmp_path: Path, monkeypatc
     assert not found.failed
     assert '<section id="width"' in found.report.read_text() and (found.path / "figures" / "width.png").exists()
     [home] = model_runs(found.path)
-    assert [condition_of(name) for name, _ in home.samples()] == [SHORT, SHORT]
+    assert [split_id(name)[1] for name, _ in home.samples()] == [SHORT, SHORT]
 
 
 def test_a_stress_without_suitable_data_is_noted() -> None:

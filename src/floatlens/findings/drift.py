@@ -40,6 +40,7 @@ from floatlens.findings.samples import (
     question_of,
     require,
     sample_name,
+    split_id,
     writing_profile,
     writing_steps,
 )
@@ -178,8 +179,8 @@ def task_of(trace: Trace) -> str:
 
     In a study, the sample id is that of the data set, the condition and the sample; other runs do not name their data.
     """
-    data, *rest = str(trace.data.attrs.get("sample_id", "")).rsplit(", ", 2)
-    return TASKS.get(data, data) if len(rest) == 2 else "one data set"
+    data, _, _ = split_id(sample_name(trace))
+    return TASKS.get(data, data) or "one data set"
 
 
 def floating_of(p_SLT: Array) -> Array:
@@ -251,7 +252,7 @@ def split_replays(traces: Traces) -> tuple[Any, list[Trace]]:
 
 def variant_of(trace: Trace) -> str:
     """How an answer was replayed, from the middle of the sample id of a study."""
-    return (["", *str(trace.data.attrs.get("sample_id", "")).rsplit(", ", 2)])[-2]
+    return split_id(sample_name(trace))[1]
 
 
 def _shared_mass(trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> Array:

@@ -36,6 +36,7 @@ from floatlens.findings.samples import (
     per_sample,
     require,
     setting_of,
+    split_id,
 )
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import KINDS, Verdict, by_claim, difference, mean_of, no_sink, rows_of
@@ -509,16 +510,10 @@ def traced_conditions(findings: Sequence[Finding], setting: str = "paper") -> tu
     return tuple(condition for name, condition in CONDITIONS.items() if name in needed)
 
 
-def condition_of(sample_id: str) -> str:
-    """The condition of a study's sample; empty for a trace that was not made by a study."""
-    parts = sample_id.rsplit(", ", 2)
-    return parts[1] if len(parts) == 3 and parts[1] in CONDITIONS.values() else ""
-
-
 def traces_for(
     finding: Finding, folders: Sequence[RunFolder], limit: int | None = None, watch: Any = None
 ) -> RunTraces:
     """The traces of the finding's setting, or all traces if there are none of it; see `RunTraces` for the parameters."""
     wanted = CONDITIONS[finding.setting]
-    known = {condition_of(name) for folder in folders for name, _ in folder.samples()}
-    return RunTraces(folders, limit, watch, lambda name: wanted not in known or condition_of(name) == wanted)
+    known = {split_id(name)[1] for folder in folders for name, _ in folder.samples()}
+    return RunTraces(folders, limit, watch, lambda name: wanted not in known or split_id(name)[1] == wanted)

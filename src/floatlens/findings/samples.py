@@ -96,10 +96,16 @@ def per_question(table: pd.DataFrame, key: Sequence[str]) -> tuple[pd.MultiIndex
     }
 
 
+def split_id(sample_id: str) -> tuple[str, str, str]:
+    """Data set, condition and question of a study's sample; the first two are empty for a sample of another run."""
+    parts = sample_id.rsplit(", ", 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", sample_id)
+
+
 def question_of(sample_id: str) -> str:
     """The question of a study's sample, without the condition under which it was asked."""
-    parts = sample_id.rsplit(", ", 2)
-    return f"{parts[0]}: {parts[2]}" if len(parts) == 3 else sample_id
+    data, _, question = split_id(sample_id)
+    return f"{data}: {question}" if data else question
 
 
 def depths(trace: Trace, layers: Array) -> Array:

@@ -26,11 +26,11 @@ from floatlens.findings.finding import (
     FINDINGS,
     Finding,
     ReportTable,
-    condition_of,
     describe_setting,
     headline,
     traces_for,
 )
+from floatlens.findings.samples import split_id
 from floatlens.findings.spelling import count
 from floatlens.store.engine import ProgressCallback, as_one, run_all
 from floatlens.store.folder import RunFolder
@@ -160,7 +160,7 @@ def shown_samples(runs: Sequence[Path], condition: str = "") -> list[list[Path]]
             lengths[name] = len(str(answers[0])) if answers else 0
     chosen = []
     while paths:
-        best = min(paths, key=lambda n: (-len(paths[n]), condition_of(n) != condition, not right[n], -lengths[n], n))
+        best = min(paths, key=lambda n: (-len(paths[n]), split_id(n)[1] != condition, not right[n], -lengths[n], n))
         shown = paths[best]
         chosen.append(list(shown.values()))
         others = {name: {m: path for m, path in known.items() if m not in shown} for name, known in paths.items()}

@@ -28,7 +28,7 @@ from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_expe
 from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, Key, with_gold_at
 from floatlens.evaluation.stress import STRESSES, StressLevel, StressOptions, stress_experiments
 from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED
-from floatlens.findings.finding import condition_of
+from floatlens.findings.samples import split_id
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
 from floatlens.options import Recording
@@ -277,7 +277,7 @@ def run_replays(shared: ModelStudy) -> None:
     plan, model = shared.plan, shared.model
     if not is_replayed(shared.lens) or SHORT not in plan.traced:
         return
-    short = sorted((name, path) for name, path in shared.folder.samples() if condition_of(name) == SHORT)
+    short = sorted((name, path) for name, path in shared.folder.samples() if split_id(name)[1] == SHORT)
     traces = [Trace.open(path) for _, path in (short if plan.scope.full else short[:REPLAYED])]
     watch = as_one(shared.watch, f"{model}, replays", (1 + len(INSTRUCTIONS)) * len(traces))
     recording = Recording(record=("received",), detail=plan.scope.detail)
@@ -322,7 +322,7 @@ def replayed_prompt(lens: Lens, own: Trace, variant: str) -> Prompt | None:
         if not own.question:
             return None
         prompt = lens.prompt(own.question, template=parse(INSTRUCTIONS[variant]))
-    data, _, number = str(own.data.attrs["sample_id"]).rsplit(", ", 2)
+    data, _, number = split_id(str(own.data.attrs["sample_id"]))
     made = lens.with_answer(prompt, own.written, own.order)
     return replace(made, sample_id=f"{data}, {variant}, {number}", answers=list(own.answers))
 
