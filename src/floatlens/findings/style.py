@@ -92,7 +92,7 @@ def title(figure: Figure, text: str) -> None:
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0, 0, 1, height / (height + line)))
-    for above in figure.findobj(lambda artist: artist.get_gid() == LEGEND):
+    for above in (each for each in figure.legends if each.get_gid() == LEGEND):
         above.borderaxespad += 72 * line / above.prop.get_size_in_points()
     size = min(9.0, 72 * figure.get_figwidth() / (0.66 * max(1, len(text))))
     figure.text(0.01, 1 - 0.06 / height, text, va="top", fontsize=size, weight="bold", color=INK, gid=TITLE)
