@@ -185,7 +185,7 @@ def draw_opening(homes: Sequence[Path], shown: Sequence[Trace], target: Path) ->
     else:
         first = {trace.kind: trace for trace in reversed(shown) if trace.has_head_mean("received")}
         traces = [first[kind] for kind in ("mdm", "arm") if kind in first]
-        titles = [f"in {short(trace.model)}" for trace in traces]
+        titles = [f"in {short(trace.model)} ({trace.kind.upper()})" for trace in traces]
         heading = "Attention while the models write"
     if not traces:
         return None
