@@ -78,7 +78,10 @@ def test_the_readme_has_numbers_of_the_tables() -> None:
     first = [100 * rows(f"{m}-0", "as is")["first_share"].mean() for m in ("causal-masked", "causal-next")]
     bare, one = (rows("bare-open-masked-0", c)["floating"].mean() for c in ("bare", "bare candidate"))
     prose = [rows(f"open-masked-{seed}", "as is")["floating"].mean() for seed in (0, 1)]
-    shown = re.findall(r"\d+\.\d+|\d+(?= (?:to|%))", re.sub(r"SmolLM2-\d+M", "", part))
+    track = pd.read_parquet(page.TABLES / "track-open-masked-0.parquet").query("layer >= 15")
+    before, after = (track[track["checkpoint"] == f"at-{n}:a2d-shifted"]["sink_share"].mean() for n in (50000, 100000))
+    assert "within 100,000 tokens" in part and before < 0.05 and after > 0.2
+    shown = re.findall(r"\d+\.\d+|\d+(?= (?:to |%))", re.sub(r"SmolLM2-\d+M", "", part))
     assert shown == [
         f"{first[0]:.0f}",
         f"{first[1]:.0f}",
