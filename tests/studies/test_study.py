@@ -37,12 +37,12 @@ class Counter:
         self.rows: list[tuple[str, tuple[int, ...], str, str]] = []
         whole = Lens.steps
 
-        def steps(lens: Lens, batch: Any, settings: Any, seeds: Any = None) -> Any:
+        def steps(lens: Lens, batch: Any, settings: Any) -> Any:
             changes = " ".join(map(str, in_force(lens)))
             self.rows += [
                 (lens.name, tuple(prompt.ids), f"{settings} {prompt.script}", changes) for prompt in batch.prompts
             ]
-            return whole(lens, batch, settings, seeds)
+            return whole(lens, batch, settings)
 
         monkeypatch.setattr(Lens, "steps", steps)
 
