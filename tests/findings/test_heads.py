@@ -84,7 +84,8 @@ def test_the_claim_tells_deep_from_shallow():
     contrast = CLAIMS["heads.deeper"]
     assert contrast.verdict(heads([*deep, *arm])).verdict == "holds"
     assert contrast.verdict(heads([*shallow, *arm])).verdict == "fails"
-    six = heads.claim([planted(seed=i, copying=(4, 1)) for i in range(12)])
+    [six] = CLAIMS["heads.deep"].verdicts(heads([planted(seed=i, copying=(4, 1)) for i in range(12)]))
+    assert six.models == ("planted-mdm",)
     assert six.reason == "planted-mdm has 6 layers; at least 12 are needed"
     arm = heads.claim([planted(kind="arm", **few)])
     assert arm.reason == "there is no MDM among the samples"

@@ -79,3 +79,18 @@ def test_a_study_without_a_decided_claim_says_so():
     assert say_aloud([verdict("drift.moves", "inconclusive", "mdm", "arm")]) == [
         "None of 1 verdict is decided: these samples are too few or too alike."
     ]
+
+
+def test_models_that_do_the_same_share_a_sentence():
+    claims = [
+        verdict("sink.first", "holds", "big", value=0.5),
+        verdict("sink.first", "fails", "a", value=0.0),
+        verdict("sink.first", "fails", "b", value=0.001),
+        verdict("drift.floats", "fails", "a"),
+        verdict("drift.floats", "fails", "b"),
+    ]
+    assert say_aloud(claims) == [
+        "big gives its first token 50 points more attention than an even share; a and b give it none.",
+        "In a and b, no more of the attention on the anchors moves while an answer is written than the order of writing and "
+        "an untrained network move.",
+    ]

@@ -336,6 +336,7 @@ class Claim:
             finding=self.finding,
             claim=self.sentence,
             statistic=self.statistic,
+            models=found.models or tuple(model for model in models.values() if model),
             verdict=decided,
             rule=str(measured.attrs.get("claim_rule", measured.attrs.get("rule", ""))),
             reason=reason,

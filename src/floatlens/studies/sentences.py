@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from floatlens.findings.spelling import count, percent
+from floatlens.findings.spelling import count, listed, percent
 from floatlens.findings.style import short
 from floatlens.findings.verdict import by_claim
 from floatlens.stats import DEPENDS, FAILS, HOLDS, INCONCLUSIVE, NOT_TESTABLE
@@ -37,8 +37,8 @@ ALOUD = {
     "drift.floats": (
         "While {model} writes, {value} more of the attention on its anchors moves than the order of writing and an "
         "untrained network move.",
-        "While {model} writes, no more of the attention on its anchors moves than the order of writing and an untrained "
-        "network move.",
+        "In {model}, no more of the attention on the anchors moves while an answer is written than the order of writing and "
+        "an untrained network move.",
     ),
     "drift.renewal": (
         "When {model} has written its answer, {value} of the attention on its anchors lies elsewhere.",
@@ -86,11 +86,15 @@ def say_aloud(claims: Claims) -> list[str]:
     decided = by_claim([claim for claim in claims if claim["verdict"] in (HOLDS, FAILS)])
     said, about = _first_token(decided), set()
     for id_, (holds, fails) in ALOUD.items():
-        for claim in decided.get(id_, ()):
-            model, text = claim["models"][0], _fill(holds if claim["verdict"] == HOLDS else fails, claim)
-            if text and not any((other, model) in about for other in INSTEAD.get(id_, ())):
-                said.append(text)
-                about.add((id_, model))
+        for verdict, text in ((HOLDS, holds), (FAILS, fails)):
+            several = [claim for claim in decided.get(id_, ()) if claim["verdict"] == verdict]
+            for other in INSTEAD.get(id_, ()):
+                several = [claim for claim in several if (other, claim["models"][0]) not in about]
+            about |= {(id_, claim["models"][0]) for claim in several if _fill(text, claim)}
+            if re.findall(r"{.*?}", text) == ["{model}"] and several:  # without a number: one sentence for all models
+                said.append(text.format(model=listed([short(claim["models"][0]) for claim in several])))
+            else:
+                said += filter(None, (_fill(text, claim) for claim in several))
     if not said and claims:
         return [f"None of {count(len(claims), 'verdict')} is decided: these samples are too few or too alike."]
     return said[:MOST]
@@ -99,16 +103,21 @@ def say_aloud(claims: Claims) -> list[str]:
 def _first_token(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Which models have a sink at the first token: on prose if that was read, otherwise on questions (ARMs only)."""
     name, scale = ("sink.first", 100) if "sink.first" in decided else ("absorption.sink", 1)
-    said: list[str] = []
+    gives, without = [], []
     for claim in sorted(decided.get(name, []), key=lambda claim: claim["verdict"] != HOLDS):
         model, extra = short(claim["models"][0]), scale * claim["value"]
-        if not said:
-            share = f"{_points(extra)} points more" if extra >= 0.5 else "no more"
-            said.append(f"{model} gives its first token {share} attention than an even share")
+        if extra < 0.5:
+            without.append(model)
+        elif not gives:
+            gives.append(f"{model} gives its first token {_points(extra)} points more attention than an even share")
         else:
-            nothing = "no more either" if "no more" in said[0] else "none"
-            said.append(f"{model} gives it {_points(extra) if extra >= 0.5 else nothing}")
-    return [f"{'; '.join(said)}."] if said else []
+            gives.append(f"{model} gives it {_points(extra)}")
+    if without and gives:
+        gives.append(f"{listed(without)} {'gives' if len(without) == 1 else 'give'} it none")
+    elif without:
+        verb = "gives its" if len(without) == 1 else "give their"
+        gives.append(f"{listed(without)} {verb} first token no more attention than an even share")
+    return [f"{'; '.join(gives)}."] if gives else []
 
 
 def _fill(text: str, claim: dict[str, Any]) -> str:
