@@ -13,9 +13,14 @@ NAMES = sorted(one.name for one in (MODES / "models").glob("nld_*"))
 SPECIAL: dict[str, Any] = json.loads((MODES / "prompts.json").read_text())["nemotron_labs_diffusion"]
 
 
+def all_runs(name: str) -> list[dict[str, Any]]:
+    """The sampler runs of a model."""
+    return json.loads((MODES / f"samplers/{name}.json").read_text())
+
+
 def runs(name: str, *codes: str) -> list[dict[str, Any]]:
-    """The sampler runs of a model that were made by one of these codes."""
-    return [run for run in json.loads((MODES / f"samplers/{name}.json").read_text()) if run["code"] in codes]
+    """Those that were made by one of these codes."""
+    return [run for run in all_runs(name) if run["code"] in codes]
 
 
 def forward(name: str) -> dict[str, Any]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 
 import floatlens as fl
+from floatlens.decode.autoregressive import Autoregressive
 from floatlens.decode.draws import Draws
+from floatlens.decode.nemotron import Nemotron
+from floatlens.decode.nemotron_spec import Speculation
 from floatlens.decode.network import Network
-from floatlens.decode.sampler import settings_for
+from floatlens.decode.sampler import Sampler
 from floatlens.decode.step import SpecialTokens, Step
 from tests import golden_modes
 
@@ -27,18 +31,67 @@ def runs(*codes: str) -> list[Any]:
 
 
 class Played(Draws):
-    """Plays back the tokens that the published run drew: the first of each block, then those of its steps."""
+    """Plays back what the published run drew: the first token of each block if it has one, then what its steps drew."""
 
     def __init__(self, run: dict[str, Any]) -> None:
         super().__init__([0])
         drawn = []
         for number, block in enumerate(run["blocks"]):
-            drawn.append(block["initial"][:1])
-            drawn += [one["draws"] for one in run["records"] if one["block"] == number]
-        self.tokens = iter(drawn)
+            drawn += [block["initial"][:1]] if block["initial"][0] != MASK else []
+            steps = [one for one in run["records"] if one["block"] == number]
+            drawn += [one["draws"] if "draws" in one else one["rand_draws"] for one in steps]
+        self.drawn = iter(drawn)
 
     def choose(self, row: int, weights_NV: torch.Tensor, count: int = 1, replacement: bool = True) -> torch.Tensor:
-        return torch.tensor(next(self.tokens))[:, None]
+        return torch.tensor(next(self.drawn))[:, None]
+
+    def uniform(self, row: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.tensor(next(self.drawn), dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Megatron(Nemotron):
+    """Our sampler where `generate_dllm` of Megatron-Bridge differs: blocks begin with masks alone, row j - 1 may write
+    position j, and masks may be ranked by entropy or at random."""
+
+    threshold: float | None = None
+    shift_logits: bool = True
+    neg_entropy: bool = True
+    remasking: str = "low_confidence"
+
+    def begin_block(self, passes: Any, x_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        passes.store(x_BT, *passes.place(x_BT, x_BT.shape[1]))
+        masks_BL = passes.append_masks(x_BT, self.block_length)[:, x_BT.shape[1] :]
+        return masks_BL, torch.full(masks_BL.shape, torch.nan)
+
+    def guess(self, passes: Any, logits_BLV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.shift_logits:
+            logits_BLV = torch.cat([passes.before_B1V, logits_BLV[:, :-1]], 1)
+        token_BL, confidence_BL = super().guess(passes, logits_BLV)
+        if self.remasking == "random":
+            confidence_BL = passes.draws.uniform(0, (self.block_length,))[None]
+        elif self.neg_entropy:
+            probs_BLV = logits_BLV.softmax(-1)
+            confidence_BL = (probs_BLV * (probs_BLV + 1e-10).log()).sum(-1)
+        return token_BL, confidence_BL
+
+
+@dataclass(frozen=True)
+class Budgeted(Speculation):
+    """Our speculation with the published budget of thinking: once it is spent, later passes read the token that ends
+    thinking in place of the last token, which stays in the text."""
+
+    max_thinking_tokens: int = 0
+    end_think_token_id: int = -1
+    replaced: list[int] = field(default_factory=list)
+
+    def begin_draft(self, passes: Any, x_BT: torch.Tensor) -> torch.Tensor:
+        new = x_BT[0, passes.P :].tolist()
+        if len(new) > max(self.max_thinking_tokens, 1) and self.end_think_token_id not in new:
+            self.replaced.append(x_BT.shape[1] - 1)
+        read_BT = x_BT.clone()
+        read_BT[:, self.replaced] = self.end_think_token_id
+        return super().begin_draft(passes, read_BT)
 
 
 def prompts(run: dict[str, Any]) -> list[list[int]]:
@@ -52,25 +105,33 @@ def rows(run: dict[str, Any], value: Any) -> Any:
 
 
 def written(
-    name: str, sampler: str, run: dict[str, Any], family: str, eos: int | None, draws: Draws | None = None
+    name: str, kind: type[Sampler], run: dict[str, Any], family: str = "nemotron", draws: Draws | None = None
 ) -> list[Step]:
-    settings = {key: value for key, value in run["settings"].items() if key != "eos_token_id"}
-    chosen, network = settings_for(sampler, **settings), Network(golden_modes.lens(name, family).model)
+    """The steps of our own run. Without given draws, the seed of the published one is ours."""
+    settings = {"seed": run["seed"] or 0} | run["settings"]
+    eos = settings.pop("eos_token_id", None if run["code"].startswith("mb") else own_end(name))
+    if "gen_length" in settings:
+        settings["max_new_tokens"] = settings.pop("gen_length")
+    chosen, network = kind(**settings), Network(golden_modes.lens(name, family).model)
     special = SpecialTokens(MASK, () if eos is None else (eos,))
     passes = chosen.passes(network, torch.tensor(prompts(run)), None, chosen, special=special, draws=draws)
     return list(chosen.sample(passes))
 
 
-def end_of(name: str, run: dict[str, Any]) -> int | None:
-    """The end token of a run: the hub's code takes that of the config, Megatron-Bridge none."""
-    own = None if run["code"].startswith("mb") else golden_modes.SPECIAL["eos_token_id"][name]
-    return run["settings"].get("eos_token_id", own)
+def own_end(name: str) -> int:
+    """The end token of a model's config, which the hub's code takes; Megatron-Bridge takes none."""
+    return golden_modes.SPECIAL["eos_token_id"][name]
 
 
-@pytest.mark.parametrize(("name", "run"), runs("hf_generate"))
+def test_every_run_of_the_folder_is_compared() -> None:
+    compared = {"hf_generate", "mb_dllm", "hf_ar", "mb_ar", "hf_linear_spec"}
+    assert {run["code"] for name in golden_modes.NAMES for run in golden_modes.all_runs(name)} <= compared
+
+
+@pytest.mark.parametrize(("name", "run"), runs("hf_generate", "mb_dllm"))
 def test_generate(name: str, run: dict[str, Any]) -> None:
-    draws = None if run["seed"] is None else Played(run)
-    steps = written(name, "nemotron", run, "nemotron", end_of(name, run), draws)
+    kind = Nemotron if run["code"] == "hf_generate" else Megatron
+    steps = written(name, kind, run, draws=None if run["seed"] is None else Played(run))
     history = [rows(run, sequence) for sequence in run["history"]]
     found = [step.after_BT.tolist() for step in steps]
     if run["fragile"] and found != history:
@@ -84,8 +145,7 @@ def test_generate(name: str, run: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("name", "run"), runs("hf_generate"))
 def test_every_token_is_committed_once(name: str, run: dict[str, Any]) -> None:
-    draws = None if run["seed"] is None else Played(run)
-    steps = written(name, "nemotron", run, "nemotron", end_of(name, run), draws)
+    steps = written(name, Nemotron, run, draws=None if run["seed"] is None else Played(run))
     times = torch.zeros_like(steps[-1].after_BT)
     for step in steps:
         times[:, : step.committed_BT.shape[1]] += step.committed_BT
@@ -96,10 +156,8 @@ def test_every_token_is_committed_once(name: str, run: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("name", "run"), runs("hf_ar", "mb_ar"))
 def test_the_same_weights_append_tokens(name: str, run: dict[str, Any]) -> None:
-    if run["seed"] is not None:
-        pytest.skip("the published code draws from the generator of torch, and the folder does not hold its tokens")
-    eos = end_of(name, run)
-    steps = written(name, "autoregressive", run, "nemotron-arm", eos)
+    eos = run["settings"].get("eos_token_id", None if run["code"] == "mb_ar" else own_end(name))
+    steps = written(name, Autoregressive, run, "nemotron-arm")
     for prompt, found, final in zip(prompts(run), steps[-1].after_BT.tolist(), rows(run, run["final"]), strict=True):
         # The published code goes on with a row that has ended, unless all rows end in the same step.
         new = final[len(prompt) :]
@@ -109,11 +167,7 @@ def test_the_same_weights_append_tokens(name: str, run: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("name", "run"), runs("hf_linear_spec"))
 def test_speculation_drafts_and_accepts_what_the_published_code_does(name: str, run: dict[str, Any]) -> None:
-    if run["seed"] is not None:
-        pytest.skip("the published code draws from the generator of torch, and the folder does not hold its tokens")
-    if "max_thinking_tokens" in run["settings"]:
-        pytest.skip("the published code writes the end of thinking into its cache, but not into the text")
-    steps = written(name, "nemotron-spec", run, "nemotron", end_of(name, run))
+    steps = written(name, Budgeted if "max_thinking_tokens" in run["settings"] else Speculation, run)
     cycles, inputs = [], []
     for step in steps:
         assert step.active is not None
@@ -127,8 +181,12 @@ def test_speculation_drafts_and_accepts_what_the_published_code_does(name: str, 
     wanted = [{key: cycle[key] for key in ("start", "draft_inputs", "drafted")} for cycle in run["cycles"]]
     if run["fragile"] and cycles != wanted:
         pytest.skip("the folder calls this run fragile: it comes near to a tie")
-    assert cycles == wanted
-    assert steps[-1].after_BT[0].tolist() == run["final"]
+    if wanted:
+        assert cycles == wanted
+        assert steps[-1].after_BT[0].tolist() == run["final"]
+    else:  # the first token ends the text; we draft one block nevertheless
+        assert len(cycles) == 1
+        assert steps[-1].after_BT[0, : len(run["final"])].tolist() == run["final"]
 
 
 @pytest.mark.parametrize("name", golden_modes.NAMES)
@@ -138,11 +196,20 @@ def test_speculation_writes_the_text_of_the_autoregressive_model(name: str) -> N
     spec = fl.load(str(golden_modes.MODES / "models" / name), dtype="float32", sampler="nemotron-spec")
     [drafted] = spec.generate([prompt], **options)
     [appended] = golden_modes.lens(name, "nemotron-arm").generate([prompt], max_new_tokens=12)
-    if MASK in appended.ids:
-        pytest.skip("these weights write the mask token itself, which a diffusion model leaves out of its answer")
-    assert drafted.ids == appended.ids
+    # Some of these weights write the mask token itself, over which a draft writes, as published.
+    end = appended.ids.index(MASK) + 1 if MASK in appended.ids else None
+    assert drafted.ids[:end] == appended.ids[:end]
     trace = spec.trace(prompt, **options)
     assert trace.written[: len(drafted.ids)] == drafted.ids
+
+
+def test_speculation_of_one_token_drafts_one_block() -> None:
+    """The pass over the prompt writes the only token, but a trace has steps."""
+    spec = fl.load(str(golden_modes.MODES / "models" / golden_modes.NAMES[0]), dtype="float32", sampler="nemotron-spec")
+    prompt = golden_modes.SPECIAL["prompts"][2]
+    [one], [two] = (spec.generate([prompt], max_new_tokens=count, block_length=4) for count in (1, 2))
+    assert one.ids == two.ids[:1] and one.steps == 2
+    assert spec.trace(prompt, max_new_tokens=1, block_length=4).data.sizes["step"] == 2
 
 
 def test_prompts_of_different_lengths_are_written_one_at_a_time() -> None:

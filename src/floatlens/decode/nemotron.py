@@ -57,24 +57,26 @@ class Nemotron(Blocks):
         P, x_BT, index, mask = passes.P, passes.ids_BP, 0, passes.special.mask
         for first in range(P, P + self.canvas(P), self.block_length):
             begun_BL, known_BL = self.begin_block(passes, x_BT)
-            x_BT = torch.cat([x_BT, begun_BL], 1)
-            fresh_BL = begun_BL != mask
+            x_BT, fresh_BL = torch.cat([x_BT, begun_BL], 1), begun_BL != mask
             for count in transfers(int((~fresh_BL).sum(1).max()), self.passes_per_block):
                 masked_BL = x_BT[:, first:] == mask
                 if not bool((masked_BL | fresh_BL).any()):
                     break
-                token_BL, confidence_BL = propose(passes(x_BT)[1].float(), self.temperature, passes.draws)
-                chosen_BL = choose(confidence_BL, masked_BL, count, self.threshold) & (token_BL != mask)
+                token_BL, confidence_BL = self.guess(passes, passes(x_BT)[1])
+                chosen_BL = fresh_BL | (choose(confidence_BL, masked_BL, count, self.threshold) & (token_BL != mask))
                 token_BL = torch.where(fresh_BL, begun_BL, token_BL)
                 confidence_BL = torch.where(fresh_BL, known_BL, confidence_BL.masked_fill(~masked_BL, torch.nan))
-                written_BL = (token_BL, chosen_BL | fresh_BL, confidence_BL)
-                step = write_step(index, x_BT, first, *written_BL, active=passes.active)
+                step = write_step(index, x_BT, first, token_BL, chosen_BL, confidence_BL, active=passes.active)
                 yield step
                 x_BT, fresh_BL, index = step.after_BT, torch.zeros_like(fresh_BL), index + 1
                 if any(is_written_to_its_end(new_N, passes.end_ids, mask) for new_N in x_BT[:, P:]):
                     break
             if bool(torch.isin(x_BT[:, P:], passes.end_ids).any(1).all()):
                 return
+
+    def guess(self, passes: Passes, logits_BLV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A token for every position, and its probability without temperature (B, L)."""
+        return propose(logits_BLV.float(), self.temperature, passes.draws)
 
     def begin_block(self, passes: Passes, x_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store what is finished; return the tokens with which the next block begins, and their probabilities (B, L)."""
@@ -85,7 +87,7 @@ class Nemotron(Blocks):
         passes.store(x_BT, *passes.place(x_BT, x_BT.shape[1]))
         if self.causal_context:
             assert passes.before_B1V is not None
-            block_BL[:, :1], known_BL[:, :1] = propose(passes.before_B1V.float(), self.temperature, passes.draws)
+            block_BL[:, :1], known_BL[:, :1] = self.guess(passes, passes.before_B1V)
         budget, end_think = self.max_thinking_tokens, self.end_think_token_id
         if budget is not None and end_think is not None and written + self.block_length > budget:
             thinking_B = ~(x_BT[:, passes.P :] == end_think).any(1)
