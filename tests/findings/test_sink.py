@@ -12,7 +12,7 @@ import pytest
 
 import floatlens as fl
 from floatlens.findings.sink import FIND, WORDS, choose_controls, conditions, same_type, spell, texts_of, word_start
-from floatlens.findings.window import LENGTH, PROMPT, WRITTEN, read_text
+from floatlens.findings.window import LENGTH, PROMPT, WRITTEN, attend, attend_last, read_text
 from floatlens.store.runs import SWITCH, model_runs
 from floatlens.studies.report import switch_traces
 from floatlens.studies.sentences import say_aloud
@@ -161,6 +161,16 @@ def test_the_surprise_is_that_of_the_model(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         found["nats"][:8], [-float(row[i]) for row, i in zip(logits, ids[PROMPT:], strict=False)], rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("model", ["tiny-mdm", "tiny-ssm", "tiny-arm"])
+def test_the_attention_after_the_last_window_needs_no_windows(model: str) -> None:
+    lens = fl.load(model)
+    assert lens.tokenizer is not None
+    passages = [p.text for sample in fl.read("world:common", limit=8, passages=3) for p in sample.passages]
+    ids = lens.tokenizer(" ".join(passages), add_special_tokens=False)["input_ids"][:LENGTH]
+    _, matrices, _ = attend(lens, ids)
+    np.testing.assert_allclose(attend_last(lens, ids), matrices[-1], atol=1e-6)
 
 
 def test_questions_are_refused_as_texts(tmp_path: Path) -> None:

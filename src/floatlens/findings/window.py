@@ -84,22 +84,20 @@ def attend(
     ids: Sequence[int],
     *,
     prompt: int = PROMPT,
-    windows: bool = True,
     record: Sequence[str] = ("received",),
 ) -> tuple[Trace, list[Array], Array]:
-    """Read a text in windows, or in one step, and return its trace, attention and surprise.
+    """Read a text in windows, and return its trace, attention and surprise.
 
-    The attention (layer, query, key) is averaged over heads, after each written window, or after the last alone; the
-    surprise at each token after the prompt is in nats.
+    The attention (layer, query, key) is averaged over heads, after each written window; the surprise at each token after
+    the prompt is in nats.
 
     The likelihood of a token is that before its window is written, given the tokens to its left (and masks for a diffusion
     model). A causal model needs one pass, because its rows do not change.
     """
     written = _written(ids, prompt)
     if lens.family.kind == "mdm":
-        size = ROWS if windows else written
         answer = list(range(len(ids) - prompt))
-        order = [answer[i : i + size] for i in range(0, written, size)] + [answer[written:]]
+        order = [answer[i : i + ROWS] for i in range(0, written, ROWS)] + [answer[written:]]
         start = Prompt.from_ids(list(ids[:prompt]))
         trace = lens.replay(start, ids[prompt:], order, record=record, matrices=("attention_mean",))
         confidence, at = trace.data["confidence"].values, trace.data["committed_at"].values
@@ -113,7 +111,24 @@ def attend(
         logits = lens.model(torch.tensor([list(ids)], device=lens.model.device)).logits[0, prompt - 1 : -1].float()
     nats = -logits.log_softmax(-1)[range(len(logits)), list(ids[prompt:])].cpu().numpy()
     matrix = trace.data["attention_mean"].values[0]
-    return trace, [matrix] * (written // ROWS if windows else 1), nats
+    return trace, [matrix] * (written // ROWS), nats
+
+
+def attend_last(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT) -> Array:
+    """Return the attention (layer, query, key) after the last window, averaged over heads: the last one of `attend`.
+
+    In one pass, but for block models, which compute a prompt in another way than what they write.
+    """
+    from_ids, end = Prompt.from_ids, prompt + _written(ids, prompt)
+    record: dict[str, Any] = {"record": ("received",), "matrices": ("attention_mean",)}
+    if lens.family.kind != "mdm":
+        trace = lens.trace(from_ids(list(ids)), max_new_tokens=1, **record)
+    elif lens.family.attention == "block":
+        order = [list(range(end - prompt)), list(range(end - prompt, len(ids) - prompt))]
+        trace = lens.replay(from_ids(list(ids[:prompt])), ids[prompt:], order, **record)
+    else:
+        trace = lens.replay(from_ids(list(ids[:end])), ids[end:], [list(range(len(ids) - end))], **record)
+    return np.asarray(trace.data["attention_mean"].values[-1])
 
 
 def _written(ids: Sequence[int], prompt: int) -> int:
@@ -123,8 +138,10 @@ def _written(ids: Sequence[int], prompt: int) -> int:
 
 def read_text(lens: Lens, ids: Sequence[int], *, prompt: int = PROMPT, windows: bool = True) -> dict[str, Any]:
     """Read one text, and return `numbers_of` it."""
-    _, matrices, nats = attend(lens, ids, prompt=prompt, windows=windows)
-    return numbers_of(matrices, nats, lens, ids, prompt=prompt, windows=windows)
+    if not windows:
+        return numbers_of([attend_last(lens, ids, prompt=prompt)], np.empty(0), lens, ids, prompt=prompt, windows=False)
+    _, matrices, nats = attend(lens, ids, prompt=prompt)
+    return numbers_of(matrices, nats, lens, ids, prompt=prompt)
 
 
 def numbers_of(
