@@ -50,7 +50,7 @@ def row(found: dict[str, object]) -> str:
     """Return a verdict as a row in Markdown."""
     numbers = ["–" if pd.isna(found[name]) else f"{found[name]:.3g}" for name in ("value", "low", "high")]
     cells = [
-        f"{found['claim']} (`{found['id']}`)",
+        f"{CLAIMS[str(found['id'])].sentence} (`{found['id']}`)",
         found["models"],
         found["run"],
         *numbers,

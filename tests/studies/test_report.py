@@ -219,7 +219,9 @@ def test_a_figure_states_the_finding_or_what_is_open() -> None:
     assert headline(some) == "Anchors move: 1 of 3 pairs of models"
     assert headline([claim("holds"), claim("not testable here")]) == "Anchors move"
     assert headline([claim("fails")]) == "Not so: Anchors move"
-    assert headline([{**claim("fails"), "id": "drift.moves"}]) == "Anchors move no more in the MDM than in the ARM"
+    assert headline([{**claim("fails"), "id": "drift.moves"}]) == "Anchors move no more in mdm than in arm"
+    pairs = [{**claim("fails", models=models), "id": "drift.moves"} for models in (("mdm", "arm"), ("dream", "arm"))]
+    assert headline(pairs) == "Anchors move no more in the MDM than in arm"
     assert headline([claim("inconclusive")]) == "Undecided whether anchors move"
     assert headline([claim("not testable here")]) == "Not testable here: whether anchors move"
     assert headline([claim("holds")], shown=["another.claim"]) == ""

@@ -150,11 +150,13 @@ def lines(
     note: str = "",
     zero: bool = True,
     shares: bool = False,
+    same_scale: bool = False,
 ) -> Figure | pd.DataFrame:
     """Draw one panel per number along a dimension, one line per model: mean ± std over samples.
 
     `names` gives each number's label. `zero`: the axes begin at 0. `shares`: the numbers lie between 0 and 1, and so do
-    the axes. `note` begins the caption, before the anchor rule.
+    the axes. `same_scale`: the numbers are compared, and all panels have one axis. `note` begins the caption, before the
+    anchor rule.
     """
     table = table_of(measured, names, along)
     if backend == "none":
@@ -168,9 +170,8 @@ def lines(
     parts = [note, f"{'a' if note else 'A'}nchors by {rule}" if rule else ""]
     note = f"{'; '.join(filter(None, parts))}; mean ± std over {samples_per_model(measured)} per model."
     ylim = (0 if zero or shares else None, 1.04 if shares else None)  # room for a marker at 1
-    return curves(
-        with_band(table, 1.0 if shares else np.inf), along, "number", names, xlabel=label, ylim=ylim, note=note
-    )
+    banded = with_band(table, 1.0 if shares else np.inf)
+    return curves(banded, along, "number", names, xlabel=label, ylim=ylim, note=note, same_scale=same_scale or shares)
 
 
 def with_band(table: pd.DataFrame, most: float = np.inf) -> pd.DataFrame:
@@ -189,6 +190,7 @@ def curves(
     ylabel: str = "",
     ylim: tuple[float | None, float | None] = (None, None),
     note: str,
+    same_scale: bool = False,
 ) -> Figure:
     """Draw one panel per value of the column `by`: `mean` over `x` with a band from `low` to `high`, one line per model.
 
@@ -204,7 +206,7 @@ def curves(
         x, xlabel, table = "depth", "relative depth", table.assign(depth=table["layer"] / last.clip(lower=1))
     with style.sheet():
         figure = style.new_figure(2.6, width=max(3.4, min(style.WIDTH, 3.4 * len(kept))))
-        grid = figure.subplots(1, max(1, len(kept)), squeeze=False, sharey=bool(ylabel))[0]
+        grid = figure.subplots(1, max(1, len(kept)), squeeze=False, sharey=same_scale or bool(ylabel))[0]
         for axes, name in zip(grid, kept, strict=False):
             part = table[table[by] == name]
             levels = list(dict.fromkeys(part["level"])) if part[x].isna().any() else []

@@ -389,7 +389,8 @@ CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", tuple(TEXTS))
 def headline(claims: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> str:
     """The finding as the title of a figure: the first claim that holds or fails, or else what stays open.
 
-    `claims` are verdicts as in claims.json, `shown` the ids of those that the figure shows, by default all.
+    `claims` are verdicts as in claims.json, `shown` the ids of those that the figure shows, by default all. The MDM and the
+    ARM are called by their names if there is one of each.
 
     >>> one = {"id": "values.small", "claim": "Anchors carry small values", "verdict": "fails", "models": ["a"]}
     >>> headline([one])
@@ -409,13 +410,24 @@ def headline(claims: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> str
                 otherwise = (CLAIMS[id].otherwise if id in CLAIMS else "") or f"Not so: {sentence}"
                 what = "models" if len(several[0]["models"]) == 1 else "pairs of models"
                 share = f": {number} of {len(tested)} {what}" if number < len(tested) else ""
-                return (sentence if verdict == HOLDS else otherwise) + share
+                return _name_models(sentence if verdict == HOLDS else otherwise, tested) + share
     every = [claim for several in groups.values() for claim in several]
     undecided = [claim for claim in every if claim["verdict"] != NOT_TESTABLE]
     for claim in undecided or every:
         sentence = claim["claim"] if claim["claim"][1:2].isupper() else claim["claim"][:1].lower() + claim["claim"][1:]
-        return f"{'Undecided' if undecided else 'Not testable here:'} whether {sentence}"
+        several = [each for each in undecided or every if each["claim"] == claim["claim"]]
+        return f"{'Undecided' if undecided else 'Not testable here:'} whether {_name_models(sentence, several)}"
     return ""
+
+
+def _name_models(sentence: str, claims: Sequence[dict[str, Any]]) -> str:
+    """The sentence with the name of the model in place of "the MDM" and "the ARM", where all claims have the same one."""
+    id = claims[0].get("id")
+    about = CLAIMS[id].about if id in CLAIMS else ()
+    for kind, names in zip(about, zip(*(claim["models"] for claim in claims), strict=False), strict=False):
+        if len(set(names)) == 1:
+            sentence = re.sub(rf"\b[Tt]he {kind.upper()}\b", lambda _, name=names[0]: style.short(name), sentence)
+    return sentence
 
 
 def register_finding(finding: Finding) -> Finding:

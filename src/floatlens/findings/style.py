@@ -81,7 +81,7 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 def caption(figure: Figure, text: str) -> None:
     """Write a caption below the figure, as part of the image."""
-    lines = textwrap.fill(" ".join(text.split()), int(figure.get_figwidth() * 21))
+    lines = textwrap.fill(" ".join(text.split()), int(figure.get_figwidth() * 20))
     figure.supxlabel(lines, fontsize=6.5, color="#555555", x=0.01, ha="left")
 
 
