@@ -111,6 +111,11 @@ def test_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> N
     assert shown and capsys.readouterr().out.splitlines() == shown
 
 
+def test_the_readme_is_short_and_its_picture_light() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 750
+    assert (DOCS / "images" / "explorer.gif").stat().st_size <= 3_000_000
+
+
 def test_the_attention_of_llada_is_recorded_with_the_code_of_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +302,20 @@ def test_every_command_in_the_documentation_has_known_options(monkeypatch: pytes
             typer.main.get_command(app).make_context(name, list(words))
         except CommandLineError as error:
             pytest.fail(f"{page}: floatlens {name} {' '.join(words)}: {error}")
+
+
+def test_every_option_that_a_page_names_exists() -> None:
+    known = {"--help", "--version", "--debug", "--install-completion"}
+    for name in COMMANDS:
+        app = typer.Typer()
+        app.command(name)(list_options(importlib.import_module(f"floatlens.cli.{COMMANDS[name][0]}").command))
+        known |= {text for each in typer.main.get_command(app).params for text in (*each.opts, *each.secondary_opts)}
+    for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for code in re.findall(r"`([^`]+)`", text):
+            if page.name == "lm-eval.md" or re.match(r"(pip|python|ray|hf) ", code):  # options of other programs
+                continue
+            assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)) <= known, f"{page}: {code}"
 
 
 def test_the_estimates_of_large_models_are_what_the_program_says() -> None:

@@ -225,8 +225,8 @@ class Lens:
         if not SAMPLERS[self.sampler].fills:
             blocks = "" if self.family.block_length is None else ": it writes in blocks, and no block sees a later one"
             raise FloatLensError(
-                f"the {self.sampler} sampler cannot write inside a text{blocks}, so it is not used; infill with a "
-                f"bidirectional model, such as tiny-mdm or one of the family llada or dream"
+                f"the {self.sampler} sampler cannot write inside a text{blocks}; infill with a bidirectional model, such as "
+                f"tiny-mdm or one of the families llada and dream"
             )
         made = sequences.infill_prompt(self._needs_tokenizer(), text, self.mask_id, regions)
         if self.family.shifted and not made.ids:
@@ -270,7 +270,7 @@ class Lens:
             raise FloatLensError(f"token id {highest} is outside {self.name}'s vocabulary of {vocabulary}")
         if len(batch.prompts) > len(batch.prompts[self._parts(batch.prompts)[0]]):
             raise FloatLensError(
-                f"here the {self.sampler} sampler writes one prompt at a time, found {len(batch.prompts)}"
+                f"the {self.sampler} sampler writes one such prompt at a time, got {len(batch.prompts)}"
             )
         steps = settings.sample(self.passes(batch, settings))
         if changes := interventions.in_force(self):

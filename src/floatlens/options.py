@@ -41,7 +41,7 @@ class Load:
         None, "Folder of a LoRA adapter in peft's format, applied to the model.", flag=None
     )
     sampler: str | None = option(
-        None, "name=NAME chooses the sampler, where a family has several; else settings.", flag="sampler-set"
+        None, "Setting of the sampler; name=NAME chooses one where a family has several.", flag="sampler-set"
     )
     block_length: int | None = option(
         None, "Tokens per block of a block-causal model whose config does not define it (family a2d-block).", flag=None
@@ -70,7 +70,9 @@ class Data:
     panel: ClassVar[str] = "Input"
 
     split: str | None = option(None, "Split of the data: train, validation or test.")
-    limit: int | None = option(None, "Maximum number of questions: the first ones, or with a seed a random draw.")
+    limit: int | None = option(
+        None, "Maximum number of questions or texts: the first ones, or with --seed a random draw."
+    )
     seed: int | None = option(None, "Seed of every random draw and of the sampler.")
     passages: int | None = option(
         None, "Number of passages per question, including the gold one (0 = closed book).", least=0
@@ -80,8 +82,8 @@ class Data:
     )
     gold_at: Sequence[int] | None = option(
         None,
-        "Positions of the gold passage, from 1, such as 1,5,10: questions of data are asked with it at each of them, "
-        "and with --passage it says which have the answer.",
+        "Positions of the gold passage, counted from 1, such as 1,5,10: every question of --data is asked once per "
+        "position; with --passage, the numbers of the passages that have the answer.",
     )
     corpus: str | None = option(
         None, "File of passages (JSONL, CSV or parquet), from which those of each question are retrieved by BM25."
@@ -194,7 +196,7 @@ class Scope:
     panel: ClassVar[str] = "Study"
 
     only: Sequence[str] = option(
-        (), "Findings to run, such as drift,heads,stress; by default those of the paper, and sink."
+        (), "Findings to run, such as drift,heads,stress; by default those of the paper and sink."
     )
     skip: Sequence[str] = option((), "Findings to leave out.")
     beyond: bool = option(False, "Also run the interventions (causes), and test the claims of other papers.")

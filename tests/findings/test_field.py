@@ -167,7 +167,7 @@ def test_a_trace_without_the_statistics_is_refused_by_their_names(name):
         n for n in trace.data.data_vars if n in ("key_change", "step_similarity", "hidden_norm", "near", "lens_token")
     ]
     trace.data = trace.data.drop_vars(missing)
-    with pytest.raises(FloatLensError, match="trace again with record including"):
+    with pytest.raises(FloatLensError, match="trace again with --record default,"):
         FINDINGS[name].measure(trace)
 
 

@@ -215,7 +215,7 @@ def test_what_was_not_recorded_is_named(lens: floatlens.Lens) -> None:
     trace = lens.trace([4, 5, 6], max_new_tokens=4, record=["flow"])
     with pytest.raises(FloatLensError, match="record 'received'"):
         trace.anchors()
-    with pytest.raises(FloatLensError, match="record including evidence"):
+    with pytest.raises(FloatLensError, match="--record default,evidence"):
         floatlens.findings.heads.measure(trace)
 
 

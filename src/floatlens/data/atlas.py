@@ -237,7 +237,7 @@ def samples(
     if split not in SPLITS:
         raise unknown_name("split of the atlas", split, SPLITS)
     if passages is not None and passages < 0:
-        raise FloatLensError(f"passages {passages} is negative; use 0 for closed book")
+        raise FloatLensError(f"passages must be 0 or more, got {passages}; use 0 for closed book")
     for item in questions(name, split)[:limit]:
         yield make(item, 5 if passages is None else passages, gold_at, seed or 0, phrasing)
 

@@ -168,7 +168,7 @@ def noise_levels(samples: Sequence[Sample], options: StressOptions) -> list[Stre
     """Add each number of distractors to the gold passages."""
     counts = sorted(set(options.values or COUNTS))
     if counts[0] < 0:
-        raise FloatLensError(f"{counts[0]} distractors are not possible; use numbers from 0 in --levels")
+        raise FloatLensError(f"--levels of stress noise must be 0 or more, got {counts[0]}")
     usable = with_gold(samples, 1, "noise")
     noise = find_distractors(samples, usable, counts[-1], options)
     made = []
@@ -324,7 +324,7 @@ def mask_levels(samples: Sequence[Sample], options: StressOptions) -> list[Stres
     """Ask with each number of mask tokens."""
     counts = sorted(set(options.values or MASKS))
     if counts[0] < 1:
-        raise FloatLensError(f"{counts[0]} mask tokens cannot hold an answer; use numbers from 1 in --levels")
+        raise FloatLensError(f"--levels of stress masks must be 1 or more, got {counts[0]}")
     return [StressLevel(str(count), float(count), list(samples), {"max_new_tokens": count}) for count in counts]
 
 

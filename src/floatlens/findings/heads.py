@@ -45,7 +45,7 @@ class Heads(Finding):
         """
         if not {"layer", "head"} <= set(trace.data.sizes):
             raise FloatLensError(
-                f"the trace of {trace.model!r} holds no data per head; trace again with record including evidence"
+                f"the trace of {trace.model!r} holds no data per head; trace again with --record default,evidence"
             )
         reason = why_not(trace)
         found = {name: np.full([trace.data.sizes[d] for d in ("layer", "head")], np.nan) for name in SCORES}

@@ -133,7 +133,7 @@ def require(trace: Trace, *names: str, means: Sequence[str] = (), finding: str) 
             )
         raise FloatLensError(
             f"{finding} needs {listed}, which the trace of {sample!r} does not hold; "
-            f"trace again with record including {listed}"
+            f"trace again with --record default,{','.join(missing)}"
         )
     for name in (*names, *(name if name in trace.data else f"{name}_mean" for name in means)):
         trace.data[name].load()
@@ -157,9 +157,7 @@ def pick(traces: Traces, sample: int | str | None) -> list[Trace]:
             chosen.setdefault(trace.model, trace)
     if not chosen:
         known = sorted({name for names in seen.values() for name in names if name})[:5]
-        raise FloatLensError(
-            f"there is no sample {sample!r} among the traces; there are, for example, {', '.join(known)}"
-        )
+        raise FloatLensError(f"unknown sample {sample!r}; the traces have, for example, {', '.join(known)}")
     return list(chosen.values())
 
 
@@ -188,7 +186,7 @@ def choose_layers(trace: Trace, layer: Layers) -> list[int]:
     if layer is None:
         return there
     if isinstance(layer, str):
-        raise FloatLensError(f"layer {layer!r} is not a layer; use numbers, or 'average'")
+        raise FloatLensError(f"unknown layer {layer!r}; use numbers, or 'average'")
     asked = [int(layer)] if isinstance(layer, int | np.integer) else [int(n) for n in layer]
     asked = [n + there[-1] + 1 if n < 0 else n for n in asked]
     for n in asked:

@@ -233,7 +233,7 @@ def change_under(measured: xr.Dataset, before: Array, under: Array, *, mdm: str 
 
 
 def no_sink(measured: xr.Dataset, arm: str | None, least: float = 5.0) -> str:
-    """Why a claim that presupposes a sink cannot be tested on this ARM; empty if its first token is one.
+    """Why a claim that presupposes a sink cannot be tested on this ARM; empty if the ARM has one.
 
     `sink` (sample, or sample × layer) is the attention on position 0 beyond an even share, in percent; `least` is the
     smallest effect of `absorption.sink`.

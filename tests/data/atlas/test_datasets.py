@@ -125,7 +125,7 @@ def test_the_reader_serves_both_data_sets_with_five_passages_by_default():
             lambda: list(samples("atlas", "validation", passages=900)),
             "validation split of the atlas has .* ask for fewer",
         ),
-        (lambda: list(samples(passages=-1)), "passages -1 is negative; use 0 for closed book"),
+        (lambda: list(samples(passages=-1)), "passages must be 0 or more, got -1; use 0 for closed book"),
     ],
 )
 def test_errors_name_the_thing_and_the_way_out(call, says):
