@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.golden_data import read_json
+
 BLOCKS = Path(os.environ.get("FLOATLENS_GOLDEN_BLOCKS") or Path(__file__).parent / "golden-blocks")
 MODES = Path(os.environ.get("FLOATLENS_GOLDEN_MODES") or Path(__file__).parent / "golden-modes")
 
@@ -23,12 +25,13 @@ def path(name: str) -> Path:
 
 
 def read(name: str) -> Any:
-    return json.loads(path(name).read_text())
+    return read_json(next(folder for folder in (BLOCKS, MODES) if any(folder.glob(f"{name}*"))) / name)
 
 
 def names(folder: str, prefix: str = "") -> list[str]:
     """The models whose names start with `prefix` and for which a folder holds data."""
-    return sorted(one.stem for root in (BLOCKS, MODES) for one in (root / folder).glob(f"{prefix}*"))
+    found = (one.name for root in (BLOCKS, MODES) for one in (root / folder).glob(f"{prefix}*"))
+    return sorted(name.partition(".")[0] for name in found)
 
 
 @lru_cache(maxsize=8)

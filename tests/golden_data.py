@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from functools import lru_cache
@@ -13,13 +14,19 @@ import numpy as np
 FOLDER = Path(os.environ.get("FLOATLENS_GOLDEN") or Path(__file__).parent / "golden")
 
 
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, or of the compressed one in its place."""
+    packed = path.with_name(f"{path.name}.gz")
+    return json.loads(gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes())
+
+
 def read(name: str) -> Any:
-    return json.loads((FOLDER / name).read_text())
+    return read_json(FOLDER / name)
 
 
 def names(folder: str) -> list[str]:
     """The models for which a folder holds data."""
-    return sorted(path.stem for path in (FOLDER / folder).iterdir())
+    return sorted(path.name.partition(".")[0] for path in (FOLDER / folder).iterdir())
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:

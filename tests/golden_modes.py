@@ -8,6 +8,7 @@ from typing import Any
 
 import floatlens as fl
 from tests.golden_blocks import MODES, arrays
+from tests.golden_data import read_json
 
 NAMES = sorted(one.name for one in (MODES / "models").glob("nld_*"))
 SPECIAL: dict[str, Any] = json.loads((MODES / "prompts.json").read_text())["nemotron_labs_diffusion"]
@@ -15,7 +16,7 @@ SPECIAL: dict[str, Any] = json.loads((MODES / "prompts.json").read_text())["nemo
 
 def all_runs(name: str) -> list[dict[str, Any]]:
     """The sampler runs of a model."""
-    return json.loads((MODES / f"samplers/{name}.json").read_text())
+    return read_json(MODES / f"samplers/{name}.json")
 
 
 def runs(name: str, *codes: str) -> list[dict[str, Any]]:

@@ -115,7 +115,7 @@ def main() -> None:
                     for what, a in found.items()
                 ]
         print(args.name, "redrawn" if drawn else "measured", flush=True)
-    pd.DataFrame(rows).to_parquet(args.out / f"nulls-{args.name}.parquet", index=False)
+    pd.DataFrame(rows).to_parquet(args.out / f"nulls-{args.name}.parquet", index=False, compression="zstd")
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def fill_table(
             if label in done or k % every or only not in (None, label):
                 continue
             rows += [{"text": label} | row for row in rows_of(ids)]
-            pd.DataFrame(rows).to_parquet(table.with_suffix(".tmp"), index=False)
+            pd.DataFrame(rows).to_parquet(table.with_suffix(".tmp"), index=False, compression="zstd")
             table.with_suffix(".tmp").replace(table)
             print(table.stem, label, flush=True)
 
