@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from floatlens.errors import FloatLensError
 from floatlens.explorer import messages as limits
-from floatlens.explorer.messages import Limits, RunRequest, id_of, read
+from floatlens.explorer.messages import Limits, id_of, read
 from floatlens.explorer.server import bind, names, server
 from tests.explorer.app_client import QUESTION, TOKEN, app_of, client, connected
 
@@ -23,13 +23,13 @@ GOOD = {"type": "run", "id": 1, "model": "tiny-mdm", "question": QUESTION}
     ("change", "said"),
     [
         ({"question": "  "}, "the question is empty"),
-        ({"question": "x" * (limits.QUESTION + 1)}, "at most 4000 characters"),
+        ({"question": "x" * (limits.QUESTION + 1)}, "question has 4,001 characters; expected 0 to 4,000"),
         ({"question": 3}, "question"),
-        ({"passages": [{"text": "x"}] * (limits.PASSAGES + 1)}, "at most 64 items"),
-        ({"passages": [{"text": "x" * (limits.PASSAGE + 1)}]}, "at most 8000 characters"),
+        ({"passages": [{"text": "x"}] * (limits.PASSAGES + 1)}, "passages has 65 items; expected 0 to 64"),
+        ({"passages": [{"text": "x" * (limits.PASSAGE + 1)}]}, "passages.0.text has 8,001 characters"),
         ({"passages": [{"text": "x" * limits.PASSAGE}] * 9}, "72,026 characters together"),
         ({"passages": [{"text": "x", "path": "/etc/passwd"}]}, "passages.0.path"),
-        ({"max_new_tokens": limits.NEW_TOKENS + 1}, "less than or equal to 512"),
+        ({"max_new_tokens": limits.NEW_TOKENS + 1}, "max_new_tokens is 513; expected 1 to 512"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"max_new_tokens": "6"}, "max_new_tokens"),
         ({"max_new_tokens": 1e9}, "max_new_tokens"),
@@ -38,9 +38,13 @@ GOOD = {"type": "run", "id": 1, "model": "tiny-mdm", "question": QUESTION}
         ({"id": -1}, "id"),
         ({"id": 2**60}, "id"),
         ({"id": "1"}, "id"),
-        ({"interventions": ["x" * 301]}, "at most 300 characters"),
-        ({"interventions": ["mask-anchors"] * 9}, "at most 8 items"),
-        ({"type": "dance"}, "does not match any of the expected tags"),
+        ({"id": True}, "id is not a whole number"),
+        ({"question": "\ud800"}, "question is not text"),
+        ({"passages": ["x"]}, "passages.0 is not an object"),
+        ({"interventions": "x"}, "interventions is not a list"),
+        ({"interventions": ["x" * 301]}, "interventions.0 has 301 characters; expected 1 to 300"),
+        ({"interventions": ["mask-anchors"] * 9}, "interventions has 9 items"),
+        ({"type": "dance"}, "its type is not one of run, stop, attention"),
         ({"type": None}, "type"),
         ({"device": "cuda"}, "device"),
     ],
@@ -53,12 +57,9 @@ def test_what_is_out_of_bounds_is_one_sentence(change: dict[str, Any], said: str
 
 def test_what_is_left_out_has_the_usual_value() -> None:
     message = read(json.dumps(GOOD), 1000)
-    assert (
-        isinstance(message, RunRequest)
-        and message.max_new_tokens == 32
-        and message.passages == []
-        and message.seed == 0
-    )
+    assert message == GOOD | {
+        "passages": (), "interventions": (), "max_new_tokens": 32, "steps": None, "block_length": None, "seed": 0,
+    }  # fmt: skip
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text() | st.floats(), st.lists).map(json.dumps))

@@ -56,7 +56,7 @@ def command(
         from floatlens.explorer.messages import Limits
         from floatlens.explorer.server import address, application, bind, is_loopback, names, open_browser, run
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "websockets", "anyio", "pydantic"):
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "websockets", "anyio"):
             raise
         raise FloatLensError(
             f"floatlens explore needs {error.name}, which is not installed: pip install 'floatlens[explore]'"

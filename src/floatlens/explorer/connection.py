@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from floatlens.errors import FloatLensError
 from floatlens.explorer.live_run import play
-from floatlens.explorer.messages import AttentionRequest, RunRequest, StopRequest, id_of, read
+from floatlens.explorer.messages import id_of, read
 from floatlens.lens import Lens
 
 if TYPE_CHECKING:
@@ -71,16 +71,17 @@ class Connection:
         about: dict[str, Any] = {"id": None}
         try:
             message = read(text, self.limits.message_bytes)
-            about = message.model_dump() if isinstance(message, AttentionRequest) else {"id": message.id}
-            match message:
-                case RunRequest():
+            about = message if message["type"] == "attention" else {"id": message["id"]}
+            match message["type"]:
+                case "run":
                     self._queue(message)
-                case StopRequest():
-                    if message.id in self.stops:
-                        self.stops[message.id].set()
-                case AttentionRequest(step=step, layer=layer, position=position, direction=direction):
-                    kept = self.explorer.kept.get((id(self), message.id))
-                    self._say({**about, "values": kept.of(step, layer, position, direction)})
+                case "stop":
+                    if message["id"] in self.stops:
+                        self.stops[message["id"]].set()
+                case "attention":
+                    asked = (message[name] for name in ("step", "layer", "position", "direction"))
+                    kept = self.explorer.kept.get((id(self), message["id"]))
+                    self._say({**message, "values": kept.of(*asked)})
         except FloatLensError as error:
             if about["id"] is None and len(text) <= self.limits.message_bytes:
                 about = {"id": id_of(text)}
@@ -88,12 +89,13 @@ class Connection:
 
     # --- runs -----------------------------------------------------------------------------------------------------------
 
-    def _queue(self, asked: RunRequest) -> None:
-        lenses, queue = self.explorer.lenses, self.explorer.queue
-        if asked.model not in lenses:
-            raise FloatLensError(f"model {asked.model!r} is not served here; available: {', '.join(lenses) or 'none'}")
-        if asked.id in self.stops:
-            raise FloatLensError(f"run {asked.id} is already running; use another id for the new one")
+    def _queue(self, asked: dict[str, Any]) -> None:
+        lenses, queue, number = self.explorer.lenses, self.explorer.queue, asked["id"]
+        if asked["model"] not in lenses:
+            served = ", ".join(lenses) or "none"
+            raise FloatLensError(f"model {asked['model']!r} is not served here; available: {served}")
+        if number in self.stops:
+            raise FloatLensError(f"run {number} is already running; use another id for the new one")
         waiting = sum(not stop.is_set() for stop in queue[1:])  # the first is running
         for count, most, whose in (
             (len(self.stops), self.limits.waiting_each, "runs of this page"),
@@ -101,32 +103,34 @@ class Connection:
         ):
             if count >= most:
                 raise FloatLensError(f"{count} {whose} are already queued; try again when some have finished")
-        lens, ahead = lenses[asked.model], waiting + bool(queue)
-        stop = self.stops[asked.id] = Event()
+        lens, ahead = lenses[asked["model"]], waiting + bool(queue)
+        stop = self.stops[number] = Event()
         queue.append(stop)
-        self._say({"type": "queued", "id": asked.id, "ahead": ahead, "loading": "model" not in lens.__dict__})
+        self._say({"type": "queued", "id": number, "ahead": ahead, "loading": "model" not in lens.__dict__})
         self.explorer.models.submit(self._run, lens, asked, stop)
 
-    def _run(self, lens: Lens, asked: RunRequest, stop: Event) -> None:
+    def _run(self, lens: Lens, asked: dict[str, Any], stop: Event) -> None:
         """Run a request, on the thread of the models; an error becomes a message to the page, and the thread continues."""
-        stopped, room = {"type": "stopped", "id": asked.id}, self.limits.kept_bytes // 4
+        stopped, room = {"type": "stopped", "id": asked["id"]}, self.limits.kept_bytes // 4
+        problem = ""
         try:
             with closing(play(lens, asked, self.explorer.template, self._keep, room)) as messages:  # type: ignore[type-var]
                 for message in [stopped] if stop.is_set() else messages:
-                    said = stopped if stop.is_set() else message
-                    self._say_from_thread(said)
-                    if said is stopped:
+                    if stop.is_set():
+                        self._say(stopped)
                         break
+                    self._say(message)
         except FloatLensError as error:
-            self._say_from_thread({"type": "error", "id": asked.id, "message": " ".join(str(error).split())})
+            problem = " ".join(str(error).split())
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             name = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            text = f"the run failed: {name} (a bug: see the terminal)"
-            self._say_from_thread({"type": "error", "id": asked.id, "message": text})
+            problem = f"the run failed: {name} (a bug: see the terminal)"
         finally:
+            if problem:
+                self._say({"type": "error", "id": asked["id"], "message": problem})
             self.explorer.queue.remove(stop)
-            self._soon(self.stops.pop, asked.id, None)
+            self._soon(self.stops.pop, asked["id"], None)
 
     def _keep(self, key: Hashable, value: Any, size: int) -> bool:
         there = self.explorer.kept.add(id(self), (id(self), key) if isinstance(key, int) else key, value, size)
@@ -141,10 +145,7 @@ class Connection:
     # --- sending --------------------------------------------------------------------------------------------------------
 
     def _say(self, message: dict[str, Any]) -> None:
-        """Queue a message; call it from the event loop's thread only."""
-        self._put(json.dumps(message, ensure_ascii=False, allow_nan=False))
-
-    def _say_from_thread(self, message: dict[str, Any]) -> None:
+        """Queue a message, from any thread."""
         self._soon(self._put, json.dumps(message, ensure_ascii=False, allow_nan=False))
 
     def _soon(self, call: Any, *arguments: Any) -> None:

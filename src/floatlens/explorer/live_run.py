@@ -17,7 +17,6 @@ from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode.step import Step
 from floatlens.explorer.film import FORMAT, Array, film, frame
 from floatlens.explorer.kept_runs import RunMatrices
-from floatlens.explorer.messages import RunRequest
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Lens
 from floatlens.trace.recorder import Watch
@@ -26,43 +25,43 @@ RECORD = ("received",)  # the only statistic that a film needs
 
 
 def play(
-    lens: Lens, asked: RunRequest, template: Template, keep: Callable[[Hashable, Any, int], bool], room: int
+    lens: Lens, asked: dict[str, Any], template: Template, keep: Callable[[Hashable, Any, int], bool], room: int
 ) -> Iterator[dict[str, Any]]:
     """Run a request; closing the generator between two messages ends the run and restores the model.
 
     `keep` takes a key, a value and its bytes: the attention matrices by the run's id, with `room` for them, and the trace by
     a secret.
     """
-    passages = [Passage(p.text, p.title, p.gold) for p in asked.passages if p.text.strip() or p.title.strip()]
-    prompt = lens.prompt(asked.question, passages, template=template)
-    settings: dict[str, Any] = asked.model_dump(include={"max_new_tokens", "steps", "block_length", "seed"})
+    passages = [Passage(**p) for p in asked["passages"] if p["text"].strip() or p["title"].strip()]
+    prompt = lens.prompt(asked["question"], passages, template=template)
+    settings: dict[str, Any] = {name: asked[name] for name in ("max_new_tokens", "steps", "block_length", "seed")}
     lens.settings(**settings).fits(len(prompt.ids), lens.context_length)
-    interventions = [parse_intervention(spec) for spec in asked.interventions]
+    interventions = [parse_intervention(spec) for spec in asked["interventions"]]
     with lens.intervene(*interventions) if interventions else nullcontext():
-        watch = lens.watch([prompt], sample_ids=[str(asked.id)], record=RECORD, show=["attention_mean"], **settings)
+        watch = lens.watch([prompt], sample_ids=[str(asked["id"])], record=RECORD, show=["attention_mean"], **settings)
         header = start(lens, asked, prompt, watch, [str(each) for each in interventions])
         known = [int(i) for i in header["vocabulary"]]
-        yield {"type": "start", "id": asked.id, "film": header}
+        yield {"type": "start", "id": asked["id"], "film": header}
         steps, N, cached = len(header["steps"]), header["length"], lens.family.cached
         kept: RunMatrices | None = None
         for step, results in watch:
             if kept is None:
                 once = cached and lens.family.attention == "causal"
                 kept = RunMatrices(steps=steps, layers=sorted(results["received"]), length=N, cached=once, room=room)
-                keep(asked.id, kept, kept.nbytes)
+                keep(asked["id"], kept, kept.nbytes)
             kept.add(step.index, {layer: rows_BQT[0] for layer, rows_BQT in results["attention_mean"].items()})
             message = moment(lens, step, results["received"], N)
             new = sorted({i for i in (*message["tokens"], *message["after"]) if i >= 0} - set(known))
             known += new
             spelling = pieces(lens, known)  # the spelling of a piece depends on the others
-            yield {"type": "step", "id": asked.id, **message, "vocabulary": {str(i): spelling[str(i)] for i in new}}
+            yield {"type": "step", "id": asked["id"], **message, "vocabulary": {str(i): spelling[str(i)] for i in new}}
         [trace] = watch.traces()
     secret = secrets.token_urlsafe(12)
     there = keep(secret, trace, int(trace.data.nbytes))
-    yield {"type": "done", "id": asked.id, "film": film(trace), "trace": secret if there else None}
+    yield {"type": "done", "id": asked["id"], "film": film(trace), "trace": secret if there else None}
 
 
-def start(lens: Lens, asked: RunRequest, prompt: Prompt, watch: Watch, specs: Sequence[str]) -> dict[str, Any]:
+def start(lens: Lens, asked: dict[str, Any], prompt: Prompt, watch: Watch, specs: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a film that are known before its first step."""
     recorder = watch.recorder
     P, N = len(prompt.ids), recorder.N
@@ -75,7 +74,7 @@ def start(lens: Lens, asked: RunRequest, prompt: Prompt, watch: Watch, specs: Se
     kinds = classify([str(s) for s in strings], [index not in inside for index in range(P)])
     return {
         "format": FORMAT,
-        "id": str(asked.id),
+        "id": str(asked["id"]),
         "model": lens.name,
         "family": lens.family.name,
         "diffusion": diffusion,

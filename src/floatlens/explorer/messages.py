@@ -1,14 +1,15 @@
-"""The messages that a page may send, validated before anything else sees them, and the limits of its requests: enough for
+"""The messages that a page may send, checked before anything else sees them, and the limits of its requests: enough for
 any prompt that a person types, too little to exhaust the machine."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from typing import Any
 
 from floatlens.errors import FloatLensError
+from floatlens.trace.attributes import LONE_SURROGATE
+from floatlens.untrusted import parse_json
 
 QUESTION = 4_000  # characters
 PASSAGES = 64
@@ -46,98 +47,98 @@ def shown_limits() -> dict[str, int]:
     }
 
 
-Id = Annotated[int, Field(ge=0, le=2**53)]  # what a number of JavaScript holds exactly
-Spec = Annotated[str, Field(min_length=1, max_length=SPEC)]
+# What a field holds: a type, the smallest and the largest number or length, and a default if it may be left out.
+ID = (int, 0, 2**53)  # what a number of JavaScript holds exactly
+MESSAGES: dict[str, dict[str, Any]] = {
+    "run": {
+        "id": ID,
+        "model": (str, 0, 500),
+        "question": (str, 0, QUESTION),
+        "passages": (list, 0, PASSAGES, ()),
+        "max_new_tokens": (int, 1, NEW_TOKENS, 32),
+        "steps": (int, 1, STEPS, None),
+        "block_length": (int, 1, NEW_TOKENS, None),
+        "seed": (int, 0, 2**32 - 1, 0),
+        "interventions": (list, 0, INTERVENTIONS, ()),
+    },
+    "stop": {"id": ID},
+    "attention": {
+        "id": ID,
+        "step": (int, 0, STEPS),
+        "layer": (int, 0, 10_000, None),
+        "position": (int, 0, 10_000_000),
+        "direction": (str, 0, 4, "from"),
+    },
+}
+ITEMS: dict[str, Any] = {  # of the lists
+    "passages": {"title": (str, 0, PASSAGE, ""), "text": (str, 0, PASSAGE), "gold": (bool, 0, 1, False)},
+    "interventions": (str, 1, SPEC),
+}
+NAMES = {int: "a whole number", str: "text", bool: "true or false", list: "a list"}
 
 
-class Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class GivenPassage(Message):
-    """A passage as the page sends it."""
-
-    title: str = Field("", max_length=PASSAGE)
-    text: str = Field(max_length=PASSAGE)
-    gold: bool = False
-
-
-class RunRequest(Message):
-    """Answer a question and send each step."""
-
-    type: Literal["run"]
-    id: Id
-    model: str = Field(max_length=500)
-    question: str = Field(max_length=QUESTION)
-    passages: list[GivenPassage] = Field(default_factory=list, max_length=PASSAGES)
-    max_new_tokens: int = Field(32, ge=1, le=NEW_TOKENS)
-    steps: int | None = Field(None, ge=1, le=STEPS)
-    block_length: int | None = Field(None, ge=1, le=NEW_TOKENS)
-    seed: int = Field(0, ge=0, lt=2**32)
-    interventions: list[Spec] = Field(default_factory=list, max_length=INTERVENTIONS)
-
-    @model_validator(mode="after")
-    def something_to_read(self) -> RunRequest:
-        if not self.question.strip():
-            raise ValueError("the question is empty; type one")
-        length = len(self.question) + sum(len(p.title) + len(p.text) for p in self.passages)
-        if length > CHARACTERS:
-            raise ValueError(
-                f"question and passages have {length:,} characters together; the maximum is {CHARACTERS:,}"
-            )
-        return self
-
-
-class StopRequest(Message):
-    """Stop a run before its next step."""
-
-    type: Literal["stop"]
-    id: Id
-
-
-class AttentionRequest(Message):
-    """The attention of one token at one step: the row `from` it or the column `to` it, averaged over layers by default."""
-
-    type: Literal["attention"]
-    id: Id
-    step: int = Field(ge=0, le=STEPS)
-    layer: int | None = Field(None, ge=0, le=10_000)
-    position: int = Field(ge=0, le=10_000_000)
-    direction: Literal["from", "to"] = "from"
-
-
-AnyMessage = RunRequest | StopRequest | AttentionRequest
-_ANY: TypeAdapter[AnyMessage] = TypeAdapter(
-    Annotated[AnyMessage, Field(discriminator="type")], config=ConfigDict(hide_input_in_errors=True)
-)
-
-
-def read(text: str, longest: int) -> AnyMessage:
-    """Parse a message; raise an error with the reason if it is invalid.
+def read(text: str, longest: int) -> dict[str, Any]:
+    """The fields of a message with their defaults; raise an error with the reason if it is invalid.
 
     >>> read('{"type": "stop", "id": 3}', 100)
-    StopRequest(type='stop', id=3)
+    {'type': 'stop', 'id': 3}
     >>> read('{"type": "stop"}', 100)
     Traceback (most recent call last):
     ...
-    floatlens.errors.FloatLensError: the message is invalid: stop.id: Field required
+    floatlens.errors.FloatLensError: the message is invalid: id is missing
     """
     if len(text.encode("utf-8", "surrogatepass")) > longest:
         raise FloatLensError(f"a message of {len(text):,} characters is too long; the maximum is {longest:,} bytes")
+    given = parse_json(text.encode("utf-8", "surrogatepass"), "the message")
+    kind = given.pop("type", None)
+    if not isinstance(kind, str) or kind not in MESSAGES:
+        raise FloatLensError(f"the message is invalid: its type is not one of {', '.join(MESSAGES)}")
     try:
-        return _ANY.validate_json(text.encode("utf-8", "replace"))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == "value_error":  # a sentence of ours
-            raise FloatLensError(first["msg"].removeprefix("Value error, ")) from None
-        place = ".".join(str(part) for part in first["loc"])
-        raise FloatLensError(f"the message is invalid: {place}{place and ': '}{first['msg']}") from None
+        message = {"type": kind, **_checked(given, MESSAGES[kind], "")}
+    except ValueError as error:
+        raise FloatLensError(f"the message is invalid: {error}") from None
+    if kind == "attention" and message["direction"] not in ("from", "to"):
+        raise FloatLensError("the message is invalid: direction is neither from nor to")
+    if kind == "run":
+        if not message["question"].strip():
+            raise FloatLensError("the question is empty; type one")
+        length = len(message["question"]) + sum(len(p["title"]) + len(p["text"]) for p in message["passages"])
+        if length > CHARACTERS:
+            raise FloatLensError(
+                f"question and passages have {length:,} characters together; the maximum is {CHARACTERS:,}"
+            )
+    return message
+
+
+def _checked(value: Any, field: Any, place: str) -> Any:
+    """A value with the defaults of its fields; ValueError if it is not what `field` describes."""
+    if isinstance(field, Mapping):
+        before = f"{place}." if place else ""
+        if not isinstance(value, dict):
+            raise ValueError(f"{place} is not an object")
+        if unknown := sorted(value.keys() - field.keys()):
+            raise ValueError(f"{before}{ascii(unknown[0])[1:80]} is unknown")
+        if missing := [name for name, rule in field.items() if len(rule) < 4 and name not in value]:
+            raise ValueError(f"{before}{missing[0]} is missing")
+        return {n: _checked(value[n], r, before + n) if n in value else r[3] for n, r in field.items()}
+    kind, least, most, *default = field
+    if value is None and default == [None]:
+        return None
+    if type(value) is not kind or (kind is str and LONE_SURROGATE.search(value)):
+        raise ValueError(f"{place} is not {NAMES[kind]}")
+    size = value if isinstance(value, int) else len(value)
+    if not least <= size <= most:
+        said = f"is {value}" if kind is int else f"has {size:,} {'items' if kind is list else 'characters'}"
+        raise ValueError(f"{place} {said}; expected {least:,} to {most:,}")
+    if kind is list:
+        return [_checked(one, ITEMS[place], f"{place}.{n}") for n, one in enumerate(value)]
+    return value
 
 
 def id_of(text: str) -> int | None:
-    """Return the id of a message that could not be parsed, so that its sender can match the error."""
+    """The id of a message that could not be read, so that its sender can match the error."""
     try:
-        found = TypeAdapter(dict[str, Any]).validate_json(text.encode("utf-8", "replace")).get("id")
-    except ValidationError:
+        found = parse_json(text.encode("utf-8", "surrogatepass"), "the message").get("id")
+    except FloatLensError:
         return None
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    return found if type(found) is int else None
