@@ -90,65 +90,27 @@ class HiddenStatistic(Statistic):
         raise NotImplementedError
 
 
-class Tap:
-    """The layers of a model, their hooks, and the function from a hidden state to logits."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = type(model).__name__
-        count = shape(model.config)["layers"] if hasattr(model, "config") else None
-        lists = {
-            name: module
-            for name, module in model.named_modules()
-            if isinstance(module, torch.nn.ModuleList) and count in (None, len(module))
-        }
-        outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
-        if len(outer) != 1:
-            raise FloatLensError(
-                f"{self.model} has {len(outer)} lists of {count} layers; hidden states are read from a model "
-                f"with one; leave out massive, lens_token and hidden_change (key_change and others need none)"
-            )
-        self.layers = lists[outer[0]]
-        children = list(model.get_submodule(outer[0].rpartition(".")[0]).children())
-        after = children[children.index(self.layers) + 1 :]
-        self.norm = next((module for module in after if "norm" in type(module).__name__.lower()), None)
-        self.head: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-        self.last: torch.Tensor | None = None  # the last layer's state of the running pass
-        self.busy = False  # while the lens itself calls the head
-
-    def normed(self, h_BQE: torch.Tensor) -> torch.Tensor:
-        """States after the model's final norm."""
-        return h_BQE if self.norm is None else self.norm(h_BQE)
-
-    def unembed(self, h_BQE: torch.Tensor) -> torch.Tensor:
-        """Logits (B, Q, V) of hidden states: the logit lens."""
-        assert self.head is not None
-        self.busy = True
-        try:
-            return self.head(self.normed(h_BQE))
-        finally:
-            self.busy = False
-
-    def show(self, session: Session, layer: int, output: Any) -> None:
-        """Show the states after a layer to the session."""
-        state = output[0] if isinstance(output, tuple) else output
-        if layer == len(self.layers) - 1:
-            self.last = state
-        with torch.no_grad():
-            session.see_hidden(layer, state, self.unembed)
-
-    def check(self, _: Any, args: tuple[Any, ...]) -> None:
-        """Raise an error if the input of the model's head is not its last hidden state after the final norm."""
-        if self.busy or self.last is None:
-            return
-        normed = self.normed(self.last[:, -args[0].shape[1] :])
-        if normed.shape != args[0].shape or not torch.allclose(normed, args[0], rtol=1e-2, atol=1e-3):
-            raise FloatLensError(
-                f"the head of {self.model} is more than a norm and its output embeddings, so the "
-                f"logit lens does not apply; leave out lens_token"
-            )
+_layers: WeakKeyDictionary[torch.nn.Module, tuple[torch.nn.ModuleList, torch.nn.Module | None]] = WeakKeyDictionary()
 
 
-_taps: WeakKeyDictionary[torch.nn.Module, Tap] = WeakKeyDictionary()
+def layers_of(model: Any) -> tuple[torch.nn.ModuleList, torch.nn.Module | None]:
+    """The layers of a model, and the norm after them, if there is one."""
+    count = shape(model.config)["layers"] if hasattr(model, "config") else None
+    lists = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and count in (None, len(module))
+    }
+    outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+    if len(outer) != 1:
+        raise FloatLensError(
+            f"{type(model).__name__} has {len(outer)} lists of {count} layers; hidden states are read from a model "
+            f"with one; leave out massive, lens_token and hidden_change (key_change and others need none)"
+        )
+    layers = lists[outer[0]]
+    siblings = list(model.get_submodule(outer[0].rpartition(".")[0]).children())
+    after = siblings[siblings.index(layers) + 1 :]
+    return layers, next((module for module in after if "norm" in type(module).__name__.lower()), None)
 
 
 @contextmanager
@@ -157,16 +119,51 @@ def hidden_observed(model: Any, session: Session) -> Iterator[None]:
     if not session.hidden:
         yield
         return
-    if model not in _taps:
-        _taps[model] = Tap(model)
-    tap = _taps[model]
-    if "lens_token" in session.hidden and tap.head is None:
-        raise FloatLensError(f"{tap.model} has no output embeddings for the logit lens; leave out lens_token")
+    if model not in _layers:  # cached, because it is needed at every step
+        _layers[model] = layers_of(model)
+    layers, norm = _layers[model]
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    by_lens = "lens_token" in session.hidden
+    if by_lens and head is None:
+        raise FloatLensError(
+            f"{type(model).__name__} has no output embeddings for the logit lens; leave out lens_token"
+        )
+    last: torch.Tensor | None = None  # the last layer's states in the running pass
+    busy = False  # while the logit lens itself calls the head
+
+    def normed(h_BQE: torch.Tensor) -> torch.Tensor:
+        return h_BQE if norm is None else norm(h_BQE)
+
+    def unembed(h_BQE: torch.Tensor) -> torch.Tensor:
+        nonlocal busy
+        busy = True
+        try:
+            return head(normed(h_BQE))
+        finally:
+            busy = False
+
+    def show(layer: int, output: Any) -> None:
+        nonlocal last
+        state = output[0] if isinstance(output, tuple) else output
+        last = state if layer == len(layers) - 1 else None
+        with torch.no_grad():
+            session.see_hidden(layer, state, unembed)
+
+    def check(_: Any, args: tuple[Any, ...]) -> None:
+        """Raise an error if the input of the model's head is not its last hidden state after the final norm."""
+        if busy or last is None:
+            return
+        states = normed(last[:, -args[0].shape[1] :])
+        if states.shape != args[0].shape or not torch.allclose(states, args[0], rtol=1e-2, atol=1e-3):
+            raise FloatLensError(
+                f"the head of {type(model).__name__} is more than a norm and its output embeddings, so the "
+                f"logit lens does not apply; leave out lens_token"
+            )
+
     with ExitStack() as stack:
-        stack.callback(setattr, tap, "last", None)
-        for layer, module in enumerate(tap.layers):
-            hook = partial(lambda number, _, __, output: tap.show(session, number, output), layer)
+        for number, module in enumerate(layers):
+            hook = partial(lambda layer, _, __, output: show(layer, output), number)
             stack.callback(module.register_forward_hook(hook).remove)
-        if "lens_token" in session.hidden:
-            stack.callback(tap.head.register_forward_pre_hook(tap.check).remove)
+        if by_lens:
+            stack.callback(head.register_forward_pre_hook(check).remove)
         yield
