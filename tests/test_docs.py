@@ -276,7 +276,8 @@ def test_the_page_of_questions_names_commands_that_exist() -> None:
 def command_lines() -> Iterator[tuple[str, list[str]]]:
     """Yield the command lines of `floatlens` in the code blocks of all pages, with the page."""
     for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
-        blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        fenced = re.findall(r"^```([^\n]*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        blocks = [block for language, block in fenced if language in ("", "sh")]
         if page.name == "index.md" and page.parent == DOCS:  # which command do I need?
             blocks += re.findall(r"`(floatlens [^`]+)`", page.read_text())
         for block in blocks:
@@ -302,6 +303,30 @@ def test_every_command_in_the_documentation_has_known_options(monkeypatch: pytes
             typer.main.get_command(app).make_context(name, list(words))
         except CommandLineError as error:
             pytest.fail(f"{page}: floatlens {name} {' '.join(words)}: {error}")
+
+
+# Pages whose command lines are run, on four questions with four tokens each.
+RUN_FOR_REAL = ["start.md", "evaluation.md", "runs.md", "howto/sequences.md"]
+RUN_FOR_REAL += [
+    f"findings/{name}.md" for name in ("cache", "decision", "knowledge", "locality", "massive", "similarity", "stress")
+]
+SLOW = ("study", "explore", "ablate")  # test_first_hour and the tests of their folders run these
+
+
+@pytest.mark.parametrize("page", RUN_FOR_REAL)
+def test_the_commands_of_a_page_run(page: str) -> None:
+    ran = 0
+    for name, words in command_lines():
+        if name != f"docs/{page}" or words[0] in SLOW or any("/" in word or "RUN" in word for word in words):
+            continue  # of another page, slow, or with a model or a file that is not here
+        for option, most in (("--limit", "4"), ("--max-new-tokens", "4")):
+            if option in words:
+                words[words.index(option) + 1] = most
+            elif words[0] in ("trace", "eval", "stress") and (option != "--limit" or "--data" in words):
+                words += [option, most]
+        assert floatlens_run(words) == 0, words
+        ran += 1
+    assert ran
 
 
 def test_every_option_that_a_page_names_exists() -> None:
