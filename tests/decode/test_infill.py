@@ -134,7 +134,7 @@ def test_the_first_position_is_written_by_a_model_that_can_and_refused_by_one_th
 def test_a_model_that_writes_in_blocks_is_refused_with_models_that_can(make: Any, family: str, tmp_path: Path) -> None:
     lens = fl.Lens.find(str(make(tmp_path)), Load(family=family))
     with pytest.raises(
-        fl.FloatLensError, match=r"no block sees a later one, .* infill with a bidirectional model, such as"
+        fl.FloatLensError, match=r"no block sees a later one; infill with a bidirectional model, such as"
     ):
         lens.infill("Ada [MASK] in Molen.")
 

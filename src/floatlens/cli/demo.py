@@ -21,9 +21,8 @@ OFFSET = 200  # questions of the test split that were not looked at while claims
 DATA = ("world:fresh", "world:hops", "world:long")
 STRESSES = ("noise", "position", "layout")
 WHY = (
-    "SmolLM2 comes twice: as it was released, an autoregressive model, and as its diffusion twin, trained further without "
-    "the causal mask. Only the way of attending differs, so they show what it changes. Three small models of a synthetic "
-    "world then answer questions."
+    "SmolLM2 comes twice: as it was released, an autoregressive model, and as its diffusion twin, which was trained further "
+    "without the causal mask. Compare where the two attend. Three small models of a synthetic world then answer questions."
 )
 # texts: as many as in a study, since fewer decide nothing
 SIZES = {"traces": 5, "knowledge": 24, "stress": 24, "causes": 12, "short": 14}
@@ -32,7 +31,7 @@ SIZES = {"traces": 5, "knowledge": 24, "stress": 24, "causes": 12, "short": 14}
 def command(
     out: Annotated[Path, typer.Option("--out", help="Run folder; an earlier demo in it is replaced.")] = DEMO,
     only: Annotated[
-        str | None, typer.Option(help="Findings to run, such as drift,heads; default: those of the paper, and sink.")
+        str | None, typer.Option(help="Findings to run, such as drift,heads; default: those of the paper and sink.")
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Also run interventions, and use more questions; takes an hour or more.")
@@ -47,7 +46,7 @@ def command(
     """Study the bundled models: every claim of the paper, every figure, the report.
 
     SmolLM2 and its diffusion twin come first, where they are installed: how they attend while they write and read. The
-    small models then answer questions of a synthetic world, which takes seconds.
+    small models then answer questions of a synthetic world.
 
     Example: floatlens demo --out demo
     """
