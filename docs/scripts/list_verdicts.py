@@ -40,7 +40,7 @@ def page() -> str:
         if found.empty:
             parts.append("Not measured with today's definitions.")
         else:
-            parts += ["| claim | models | run | value | low | high | n | verdict |", f"|{'---|' * 8}"]
+            parts += ["| claim | verdict | models | value | low | high | n | run |", f"|{'---|' * 8}"]
             parts += [row(found_row) for found_row in found.to_dict("records")]
         parts.append("")
     return "\n".join(parts)
@@ -51,11 +51,11 @@ def row(found: dict[str, object]) -> str:
     numbers = ["–" if pd.isna(found[name]) else f"{found[name]:.3g}" for name in ("value", "low", "high")]
     cells = [
         f"{CLAIMS[str(found['id'])].sentence} (`{found['id']}`)",
+        found["verdict"],
         found["models"],
-        found["run"],
         *numbers,
         found["n"],
-        found["verdict"],
+        found["run"],
     ]
     return f"| {' | '.join(map(str, cells))} |"
 

@@ -29,7 +29,7 @@ from floatlens.explorer.page import page
 from tests.browser import ARGUMENTS, chromium
 
 IMAGES = Path(__file__).parents[1] / "images"
-WIDE, MOVING = (1440, 900), (1100, 690)
+WIDE, MOVING = (1440, 900), (1200, 780)
 SET = "state => window.floatlens.set(state)"
 LAYER, WRITTEN, SELECTED = 3, -27, 6  # of tiny-mdm: a layer, a position of the answer, the step at which it is selected
 COLOURS, LARGEST = 96, 3_000_000  # of the moving picture: colours, and bytes at most

@@ -12,6 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PLACEHOLDER, GALLERY = "<!-- commands -->", "<!-- gallery -->"
 FETCHED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["'](?:https?:)?//[^"']+["'][^>]*>""")
+FIGURE = re.compile(r"!\[[^\]]*\]\((?:\.\./)?(results/figures/[\w-]+\.png)\)")
 MERMAID = re.compile(r"<script type=\"module\">(?:(?!</script>).)*?mermaid.*?</script>", re.DOTALL)
 
 
@@ -57,10 +58,23 @@ def film_page() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    """Insert the commands and the gallery into their pages."""
+    """Insert the commands and the gallery into their pages, and give figures of one panel the scale of the others."""
     if page.file.src_uri == "gallery.md":
-        return markdown.replace(GALLERY, gallery())
-    return markdown.replace(PLACEHOLDER, commands()) if page.file.src_uri == "cli.md" else markdown
+        markdown = markdown.replace(GALLERY, gallery())
+    if page.file.src_uri == "cli.md":
+        markdown = markdown.replace(PLACEHOLDER, commands())
+    return FIGURE.sub(lambda found: f"{found[0]}{{ width={shown_width(ROOT / 'docs' / found[1])} }}", markdown)
+
+
+def shown_width(picture: Path) -> int:
+    """Return the width of a figure on its page, 100 pixels per inch, so that all figures have letters of one size.
+
+    Wide pictures were reduced to 200 dots per inch (`recipes.results.draw.shrink`), the others have 300.
+    """
+    from PIL import Image
+
+    with Image.open(picture) as opened:
+        return opened.width // (2 if opened.width >= 1400 else 3)
 
 
 def gallery() -> str:
