@@ -118,7 +118,9 @@ def fill_table(
             print(table.stem, label, flush=True)
 
 
-def measure(name: str, data: Path, out: Path, adapter: str | None, family: str | None, like: str | None) -> None:
+def measure(
+    name: str, data: Path, out: Path, adapter: str | None, family: str | None, like: str | None, every: int = 1
+) -> None:
     """Measure one model under the conditions of the plan.
 
     `like` names the model whose candidate is taken out and put back, so that both read the same texts.
@@ -131,7 +133,7 @@ def measure(name: str, data: Path, out: Path, adapter: str | None, family: str |
         texts = conditions(lens.tokenizer, ids, found["candidate"], found["controls"], removed, WORDS)
         return [{"model": name, "kind": lens.family.kind} | measure_text(lens, text) for text in texts]
 
-    fill_table(out / f"{name}.parquet", lens, novels, rows_of)
+    fill_table(out / f"{name}.parquet", lens, novels, rows_of, every)
 
 
 def bare_texts(tokenizer: Any, ids: list[int], candidate: int) -> list[Text]:
@@ -145,7 +147,9 @@ def bare_texts(tokenizer: Any, ids: list[int], candidate: int) -> list[Text]:
     return texts
 
 
-def measure_bare(name: str, data: Path, out: Path, adapter: str | None, family: str | None, like: str | None) -> None:
+def measure_bare(
+    name: str, data: Path, out: Path, adapter: str | None, family: str | None, like: str | None, every: int = 1
+) -> None:
     """Measure one model on text without punctuation, the last section of the plan."""
     novels, lens = read_novels(data), load(name, adapter, family)
     candidate = read_candidate(lens, name, novels, out, like)["candidate"]
@@ -154,7 +158,7 @@ def measure_bare(name: str, data: Path, out: Path, adapter: str | None, family: 
         texts = bare_texts(lens.tokenizer, ids, candidate)
         return [{"model": name} | measure_text(lens, text, windows=True) for text in texts]
 
-    fill_table(out / f"bare-{name}.parquet", lens, novels, rows_of)
+    fill_table(out / f"bare-{name}.parquet", lens, novels, rows_of, every)
 
 
 def judge(values: np.ndarray, smallest: float, level: float = 0.95) -> tuple[float, tuple[float, float], str]:
@@ -282,6 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("measure", "bare", "claims"))
     add_options(parser)
+    parser.add_argument("--every", type=int, default=1, help="read every so many texts; by default all 40")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.what == "claims":
@@ -289,7 +294,7 @@ def main() -> None:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     run = {"measure": measure, "bare": measure_bare}[args.what]
-    run(args.name, args.data, args.out, args.adapter, args.family, args.like)
+    run(args.name, args.data, args.out, args.adapter, args.family, args.like, args.every)
 
 
 if __name__ == "__main__":
