@@ -1,6 +1,6 @@
 """Make the page of results.
 
-    floatlens study tiny-arm tiny-mdm --data world:fresh --data world:hops --limit 20 --passages 5 --offset 300 --out RUN
+    floatlens study tiny-mdm tiny-arm --beyond --skip causes --data world:fresh --data world:hops --passages 5 --out RUN
     python -m recipes.results keep RUN    docs/results/claims.parquet and the figures of the findings, from a study;
                                           of a track, its table and its figure
     python -m recipes.results write       docs/results.md and its figures, from the tables in the repository
@@ -25,10 +25,7 @@ RESULTS = page.DOCS / "results"
 
 
 def keep(run: Path, claims_file: Path = RESULTS / "claims.parquet") -> None:
-    """Add the verdicts of a run to the kept ones.
-
-    Of two on the same claim and models, the new one stays if the definition has changed or if it has as many samples.
-    """
+    """Keep the verdicts of a study instead of all earlier ones on its models: one study per models."""
     rows = []
     for claim in json.loads((run / "claims.json").read_text(encoding="utf-8"))["claims"]:
         low, high = claim["interval"]
@@ -39,10 +36,10 @@ def keep(run: Path, claims_file: Path = RESULTS / "claims.parquet") -> None:
         )
     table = pd.DataFrame(rows)
     if claims_file.exists():
-        earlier, today = pd.read_parquet(claims_file), dict(zip(table["id"], table["statistic"], strict=True))
-        same = [today.get(i, text) == text for i, text in zip(earlier["id"], earlier["statistic"], strict=True)]
-        table = pd.concat([table, earlier[same]], ignore_index=True)
-    table = table.sort_values("n", ascending=False, kind="stable").drop_duplicates(["id", "models"]).sort_index()
+        studied = {name for models in table["models"] for name in models.split(", ")} | {""}
+        earlier = pd.read_parquet(claims_file)
+        others = [not set(models.split(", ")) <= studied for models in earlier["models"]]
+        table = pd.concat([table, earlier[others]], ignore_index=True)
     table = table.astype({"value": float, "low": float, "high": float, "arm": float})
     table.to_parquet(claims_file, index=False, compression="zstd")
 

@@ -109,7 +109,7 @@ def objective(tables: Path) -> Figure | None:
                 axes.plot(mean_L, line, color=colour, marker=marker, markevery=3, label=f"{label}, seed {seed}")
     left.set_title("Only a causal mask keeps the first-token sink")
     left.set_ylabel("attention on the first token,\nbeyond an even share")
-    right.set_title("Without it, another key is nearly as strong")
+    right.set_title("Without it, another key takes over")
     right.set_ylabel("attention on\nthe strongest key")
     for axes in (left, right):
         axes.set_ylim(-0.05, 0.85)

@@ -182,6 +182,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("prefixes", "reveal", "interventions", "statistics", "maps", "hidden"))
     add_options(parser)
+    parser.add_argument(
+        "--every", type=int, help="read every so many texts; by default as many as the measurement needs"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     novels, lens = read_novels(args.data), load(args.name, args.adapter, args.family)
@@ -198,9 +201,11 @@ def main() -> None:
         "maps": (partial(maps, lens, candidate), 1),
         "hidden": (partial(hidden, lens), 1),
     }[args.what]
-    only = MAPPED if args.what == "maps" else None
+    every, only = args.every or every, MAPPED if args.what == "maps" else None
     table = args.out / f"{args.what}-{args.name}.parquet"
-    fill_table(table, lens, novels, lambda ids: [{"model": args.name} | row for row in rows_of(ids)], every, only)
+    fill_table(
+        table, lens, novels, lambda ids: [{"model": args.name} | row for row in rows_of(ids)], args.every or every, only
+    )
 
 
 if __name__ == "__main__":

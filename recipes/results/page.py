@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from floatlens.findings.finding import CLAIMS
-from floatlens.stats import NOT_TESTABLE, interval_of_mean
+from floatlens.stats import NOT_TESTABLE, interval_of_mean, spearman
 from recipes.results import draw
 from recipes.results.facts import facts
 from recipes.results.switch import PRIMARY, column, follows, read_tables, verdicts
@@ -49,6 +49,9 @@ TRAININGS = {
     "smollm2-arm": "released ARM",
     "smollm2": "the base",
 }  # in the order of the table
+VARIANTS = {"no-commas-0": "commas", "no-prefix-0": "the same first tokens", "random-prefix-0": "the same first tokens"}
+CONTRASTS = {"drift.layers": "drift.layers_more", "heads.deep": "heads.deeper", "flow.gold": "flow.gold_more"}
+WITHOUT_NULL = ("drift.floats", "drift.renewal")  # claims whose published figures have no null to be compared with
 PAIR = ("tiny-mdm", "tiny-arm")  # the models of the table of the paper's claims
 
 
@@ -82,6 +85,7 @@ def numbers() -> dict[str, str]:
         "refutation": refutation(),
         "claims": claims_table(),
         "trainings": trainings_table(),
+        **variant_numbers(),
         **switch_numbers(),
         **other_numbers(),
     }
@@ -107,14 +111,24 @@ def spread(values: pd.Series | np.ndarray) -> str:
 def verdict_table() -> str:
     """The claims of the plan: their effects with each seed, and the verdict of the plan's procedure."""
     seeds = [verdicts(TABLES, seed) for seed in (0, 1)]
-    lines = ["| claim | effect | smallest | seed 0 | seed 1 | verdict |", "|---|---|---|---|---|---|"]
+    rows = []
     for name, sentence in SENTENCES.items():
         shown = [shorten(found[name]) if name in found else MISSING for found in seeds]
-        smallest = next((found[name]["smallest"] for found in seeds if name in found), "")
-        lines.append(
-            f"| **{name}** ({ROLES[name]}) | {sentence} | {smallest} | {shown[0]} | {shown[1]} | {decide(name, *seeds)} |"
-        )
-    return "\n".join(lines)
+        smallest = next((str(found[name]["smallest"]) for found in seeds if name in found), "")
+        rows.append((f"**{name}** ({ROLES[name]})", sentence, smallest, *shown, decide(name, *seeds)))
+    return markdown(("claim", "effect", "smallest", "seed 0", "seed 1", "verdict"), rows)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown.
+
+    >>> print(markdown(("a", "b"), [("1", "2")]))
+    |a |b|
+    |---|---|
+    |1 |2|
+    """
+    lines = [f"|{' |'.join(cells)}|" for cells in (head, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]])
 
 
 def shorten(row: Mapping[str, Any]) -> str:
@@ -137,20 +151,66 @@ def decide(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> st
 
 def trainings_table() -> str:
     """Where the sink is after every training that was measured, whether it follows its token, and what floats without it."""
-    lines = [
-        "| model | training | sink on training text | strongest key | follows | floating as is | type out | one put back |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        "model",
+        "training",
+        "sink on training text",
+        "strongest key",
+        "follows",
+        "as is",
+        "type out",
+        "one put back",
+    )
+    rows = []
     for name, training in TRAININGS.items():
         table = draw.read(TABLES, name)
         if table is None:
             continue
         known = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
         sink = f"`{json.dumps(known['token'])[1:-1]}` in {known['texts']} of {known['of']}"
-        cells = [spread(column(table, "as is", "sink_share")), percent(follows(table, "back").mean())]
-        cells += [spread(column(table, condition, "floating")) for condition in ("as is", "out", "back at 5")]
-        lines.append(f"| `{name}` | {training} | {sink} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        share = number(column(table, "as is", "sink_share").mean())
+        moved = [number(column(table, condition, "floating").mean()) for condition in ("as is", "out", "back at 5")]
+        rows.append((f"`{name}`", training, sink, share, percent(follows(table, "back").mean()), *moved))
+    return markdown(head, rows)
+
+
+def variant_numbers() -> dict[str, str]:
+    """What the variants of the rows show by the rules of the plan; what the released models save by a comma put back."""
+    said, missing = [], []
+    for name, lacks in VARIANTS.items():
+        table = draw.read(TABLES, name)
+        if table is None:
+            missing.append(f"`{name}`")
+            continue
+        known = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
+        shown = f"`{name}`, trained without {lacks}: `{json.dumps(known['token'])[1:-1]}`"
+        if known["texts"] * 4 < known["of"]:
+            said.append(f"{shown} is the sink of less than a quarter of the training texts, so it has no type.")
+        elif known["token"] == ",":
+            said.append(f"{shown}, so {lacks} in the rows are not needed for that type.")
+        else:
+            said.append(f"{shown}, which shows nothing alone: the seed changes the type as well.")
+    if missing:
+        said.append(f"Not trained yet: {', '.join(missing)}.")
+    found = {"variants": " ".join(said)}
+    released = {name: draw.read(TABLES, f"smollm2-{name}") for name in ("mdm", "arm")}
+    saved = {name: nats_saved(table, "out", "back at 5") for name, table in released.items() if table is not None}
+    found |= {f"put_back_{name}": spread(saved[name]) if name in saved else MISSING for name in released}
+    tables = [draw.read(TABLES, name) for name in TRAININGS if name.startswith("smollm2")]
+    counts = sorted({table["text"].nunique() for table in tables if table is not None})
+    found["texts_released"] = " or ".join(map(str, counts)) or MISSING
+    found["objective_differs"] = number(max(objective_difference(seed) for seed in (0, 1)))
+    both = len(saved) == len(released)
+    return found | {"put_back_more": spread(saved["mdm"] - saved["arm"]) if both else MISSING}
+
+
+def objective_difference(seed: int) -> float:
+    """The largest difference of a layer's first-token share between the two causal adapters."""
+    tables = read_tables(TABLES, seed)
+    one, other = (
+        np.stack(column(tables[name], "as is", "first_by_layer")) for name in ("causal-next", "causal-masked")
+    )
+    return float(abs(one.mean(axis=0) - other.mean(axis=0)).max())
 
 
 def refutation() -> str:
@@ -221,6 +281,10 @@ def switch_numbers() -> dict[str, str]:
         }
         for name, (table, compute) in wanted.items():
             found[name + end] = compute(tables[table]) if table in tables else MISSING
+        if {"open-masked", "bare-open-masked"} <= tables.keys():
+            read = pd.concat([tables["open-masked"], tables["bare-open-masked"]]).dropna(subset="floating")
+            found[f"link{end}"] = number(spearman(read["sink_share"].to_numpy(), read["floating"].to_numpy()))
+            found[f"link_n{end}"] = str(len(read))
         if {"bare-open-masked", "bare-causal-next"} <= tables.keys():
             more = nats_saved(tables["bare-open-masked"]) - nats_saved(tables["bare-causal-next"])
             found[f"saved_more{end}"] = spread(more)
@@ -236,11 +300,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def nats_saved(table: pd.DataFrame) -> pd.Series:
+def nats_saved(table: pd.DataFrame, bare: str = "bare", one: str = "bare candidate") -> pd.Series:
     """Surprise at the same later tokens without the candidate minus with one; the inserted token shifts them by one."""
-    pairs = zip(column(table, "bare", "nats"), column(table, "bare candidate", "nats"), strict=True)
+    pairs = zip(column(table, bare, "nats"), column(table, one, "nats"), strict=True)
     saved = [float(np.mean(without[:-1]) - np.mean(with_[1:])) for without, with_ in pairs]
-    return pd.Series(saved, column(table, "bare", "nats").index)
+    return pd.Series(saved, column(table, bare, "nats").index)
 
 
 def other_numbers() -> dict[str, str]:
@@ -341,35 +405,37 @@ def claims_table() -> str:
     """The paper's claims: its statistic, its published value, the small models' values, the verdict."""
     kept = kept_verdicts()
     kept = kept[kept["models"].isin([", ".join(PAIR), *PAIR, ""])].drop_duplicates("id").set_index("id")
-    lines = ["| the paper's claim | statistic | published | ours | ARM's | verdict |", "|---|---|---|---|---|---|"]
-    shown = published()
+    shown, rows = published(), []
     for id_, claim in CLAIMS.items():
         if claim.whose != "the paper":
             continue
+        ours = arm = ""
+        verdict = "unmeasured"
         if id_ in kept.index:
-            row = kept.loc[id_]
-            ours, verdict = f"{row['value']:.2g} [{row['low']:.2g}, {row['high']:.2g}]", row["verdict"]
-            arm = "" if np.isnan(row["arm"]) else f"{row['arm']:.2g}"
-            if verdict == NOT_TESTABLE:
-                ours = arm = ""
-        else:
-            ours, verdict, arm = "", "unmeasured", ""
+            row, verdict = kept.loc[id_], kept.loc[id_, "verdict"]
+            if verdict != NOT_TESTABLE:
+                ours = f"{row['value']:.2g} [{row['low']:.2g}, {row['high']:.2g}]"
+                arm = "" if np.isnan(row["arm"]) else f"{row['arm']:.2g}"
+        if (contrast := CONTRASTS.get(id_)) in kept.index:
+            row = kept.loc[contrast]
+            testable = row["verdict"] != NOT_TESTABLE
+            arm, value = (f"{row[name]:.2g}" if testable else "" for name in ("arm", "value"))
+            if testable or verdict != NOT_TESTABLE:
+                verdict += f"; MDM minus ARM {value}: {row['verdict']}".replace(" :", ":")
         cells = (f"{claim.sentence} (`{id_}`)", begin(claim.statistic), shown.get(id_), ours, arm, verdict)
-        lines.append(f"| {' | '.join(cell or '–' for cell in cells)} |")
-    return "\n".join(lines)
+        rows.append([cell or "–" for cell in cells])
+    return markdown(("the paper's claim", "statistic", "published", "ours", "ARM's", "verdict"), rows)
 
 
 def begin(statistic: str, least: int = 6) -> str:
-    """A definition without parentheses, up to its first comma, colon or semicolon after a few words.
+    """A definition without parentheses: its first clauses up to a few words, and those that say what is subtracted.
 
     >>> begin("attention on the anchors, in percent of all, ARM minus MDM, mean over layers: as published")
-    'attention on the anchors, in percent of all'
+    'attention on the anchors, in percent of all, ARM minus MDM'
     """
-    words = re.sub(r" \([^)]*\)", "", statistic).split()
-    for n, word in enumerate(words[least - 1 :], least):
-        if word[-1] in ",;:":
-            return " ".join(words[:n])[:-1]
-    return " ".join(words)
+    clauses = re.split(r"[,:;] ", re.sub(r" \([^)]*\)", "", statistic))
+    first = next((n for n in range(1, len(clauses)) if len(" ".join(clauses[:n]).split()) >= least), len(clauses))
+    return ", ".join([*clauses[:first], *(clause for clause in clauses[first:] if "minus" in clause)])
 
 
 def published() -> dict[str, str]:
@@ -385,6 +451,7 @@ def published() -> dict[str, str]:
     angle = values["share of the angle in the advantage (%)"]
     depth = values["score-weighted depth (0 first, 1 last layer)"]
     found = {
+        "drift.floats": values["floating"],
         "drift.renewal": values["renewal"],
         "drift.right": values["movement of the centre (shares of the answer)"],
         "drift.layers": {"LLaDA": far["between"] - far["within"]},
@@ -396,7 +463,8 @@ def published() -> dict[str, str]:
         "knowledge.twice": {mdm: (gain[mdm] - 2 * gain[arm]) / 100 for mdm, arm in pairs},
         "knowledge.ahead": {mdm: (ahead[mdm] - ahead[arm]) / 100 for mdm, arm in pairs},
     }
-    return {id_: ", ".join(f"{name} {value:.2g}" for name, value in each.items()) for id_, each in found.items()}
+    shown = {id_: ", ".join(f"{name} {value:.2g}" for name, value in each.items()) for id_, each in found.items()}
+    return shown | {id_: f"{shown[id_]}, no null" for id_ in WITHOUT_NULL}
 
 
 def bounded(share: float) -> float:

@@ -50,16 +50,48 @@ def test_numbers_of_the_text_are_those_of_the_tables() -> None:
     assert f"{bare.mean():.3f} [" in PAGE and f"{one.mean():.3f} [" in PAGE
     first = {m: rows(f"{m}-0", "as is")["first_share"] for m in ("causal-next", "causal-masked", "open-masked")}
     keeps = np.minimum(first["causal-next"], first["causal-masked"]) - first["open-masked"]
-    assert f"| 0.1 | {keeps.mean():.3f} [" in PAGE
+    assert f"|0.1 |{keeps.mean():.3f} [" in PAGE
     back = [rows("open-masked-0", f"back at {word}")["follows"] for word in (5, 30, 50)]
     other = [rows("open-masked-0", f"other {i} at {word}")["follows"] for i in (260, 43, 284) for word in (5, 30, 50)]
-    assert f"| 0.5 | {np.mean(back) - np.mean(other):.3f} [" in PAGE
+    assert f"|0.5 |{np.mean(back) - np.mean(other):.3f} [" in PAGE
     assert f"({100 * back[0].mean():.0f} % after word 5,\n{100 * back[1].mean():.0f} % after word 30" in PAGE
     rise = {
         m: rows(f"{m}-0", "out")["floating"] - rows(f"{m}-0", "as is")["floating"]
         for m in ("open-masked", "causal-next")
     }
-    assert f"| 0.1 | {(rise['open-masked'] - rise['causal-next']).mean():.3f} [" in PAGE
+    assert f"|0.1 |{(rise['open-masked'] - rise['causal-next']).mean():.3f} [" in PAGE
+
+
+def test_the_table_of_trainings_has_the_means_of_their_tables() -> None:
+    shown = dict(re.findall(r"^\|`([\w-]+)` \|(.*)\|$", PAGE, re.MULTILINE))
+    assert {"open-masked-0", "open-masked-1"} <= set(shown)
+    for name in set(page.TRAININGS) & set(shown):
+        as_is, out, back = (rows(name, condition) for condition in ("as is", "out", "back at 5"))
+        followed = np.mean([rows(name, f"back at {word}")["follows"] for word in (5, 30, 50)])
+        numbers = [as_is["sink_share"].mean(), *(part["floating"].mean() for part in (as_is, out, back))]
+        cells = [cell.split(" [")[0] for cell in shown[name].split(" |")]
+        assert cells[2] == f"{numbers[0]:.3f}" and cells[3] == f"{100 * followed:.0f} %", name
+        assert cells[4:] == [f"{abs(number):.3f}" for number in numbers[1:]], name
+
+
+def test_a_variant_shows_only_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "TABLES", tmp_path)
+    monkeypatch.setattr(page, "objective_difference", lambda seed: 0.0)
+    for name, token, texts in (("no-commas-0", ",", 19), ("no-prefix-0", " the", 19), ("random-prefix-0", ",", 4)):
+        pd.DataFrame({"text": ["6-0"]}).to_parquet(tmp_path / f"{name}.parquet")
+        (tmp_path / f"{name}.json").write_text(json.dumps({"token": token, "texts": texts, "of": 20}))
+    said = page.variant_numbers()["variants"]
+    assert "`no-commas-0`, trained without commas: `,`, so commas in the rows are not needed for that type." in said
+    assert "`no-prefix-0`, trained without the same first tokens: ` the`, which shows nothing alone" in said
+    assert "less than a quarter of the training texts, so it has no type." in said and "Not trained" not in said
+
+
+def test_floating_and_the_strongest_key_are_correlated_as_the_page_says() -> None:
+    for seed in (0, 1):
+        read = pd.concat([pd.read_parquet(page.TABLES / f"{name}open-masked-{seed}.parquet") for name in ("", "bare-")])
+        read = read[read["floating"].notna()]
+        found = read["sink_share"].rank().corr(read["floating"].rank())
+        assert f"{len(read)} readings" in PAGE and f"{found:.3f} with seed {seed}" in PAGE
 
 
 def test_the_track_has_the_means_of_the_deep_layers() -> None:
@@ -117,30 +149,26 @@ def test_the_switch_is_decided_by_the_second_seed_alone() -> None:
     assert page.decide("switch", found, {"switch": {"value": 0.0, "verdict": "fails"}}) == "**fails**"
 
 
-def test_of_two_verdicts_the_one_with_more_samples_is_kept_unless_the_definition_changed(tmp_path: Path) -> None:
-    claim = {
-        "id": "drift.right",
-        "models": ["tiny-mdm"],
-        "verdict": "holds",
-        "details": {"ARM": 0.5},
-        "finding": "drift",
-    }
-    claim |= {"claim": "c", "whose": "w", "source": "s", "reason": "r", "interval": [0.25, None]}
+def test_a_study_replaces_all_earlier_verdicts_on_its_models_and_no_others(tmp_path: Path) -> None:
+    claim = {"verdict": "holds", "details": {"ARM": 0.5}, "finding": "drift", "claim": "c", "whose": "w", "source": "s"}
+    claim |= {"reason": "r", "interval": [0.25, None], "statistic": "t"}
     kept = tmp_path / "claims.parquet"
-    for run, n, statistic, expected in (
-        ("one", 5, "t", "one"),
-        ("two", 5, "t", "two"),
-        ("less", 4, "t", "two"),
-        ("more", 6, "t", "more"),
-        ("new", 3, "another definition", "new"),
-    ):
-        (tmp_path / run).mkdir()
-        content = {"claims": [{**claim, "n": n, "statistic": statistic, "value": float(n)}]}
-        (tmp_path / run / "claims.json").write_text(json.dumps(content))
-        keep(tmp_path / run, kept)
-        [row] = pd.read_parquet(kept).to_dict("records")
-        assert row["run"] == expected
-    assert (row["value"], row["low"], row["arm"]) == (3.0, 0.25, 0.5) and np.isnan(row["high"])
+
+    def study(name: str, *claims: tuple[str, str, int]) -> list[tuple[str, str, str, int]]:
+        (tmp_path / name).mkdir()
+        content = [claim | {"id": i, "models": m.split(", "), "n": n, "value": float(n)} for i, m, n in claims]
+        (tmp_path / name / "claims.json").write_text(json.dumps({"claims": content}))
+        keep(tmp_path / name, kept)
+        return [(row["run"], row["id"], row["models"], row["n"]) for row in pd.read_parquet(kept).to_dict("records")]
+
+    study("one", ("a", "tiny-mdm", 9), ("b", "tiny-mdm, tiny-arm", 9), ("b", "tiny-dream, tiny-arm", 9), ("c", "", 0))
+    assert study("two", ("a", "tiny-mdm", 5), ("d", "tiny-arm", 5)) == [
+        ("two", "a", "tiny-mdm", 5),
+        ("two", "d", "tiny-arm", 5),
+        ("one", "b", "tiny-dream, tiny-arm", 9),
+    ]
+    row = pd.read_parquet(kept).iloc[0]
+    assert (row["value"], row["low"], row["arm"]) == (5.0, 0.25, 0.5) and np.isnan(row["high"])
 
 
 def test_only_verdicts_of_todays_definitions_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +179,7 @@ def test_only_verdicts_of_todays_definitions_are_shown(tmp_path: Path, monkeypat
     monkeypatch.setattr(page, "DOCS", tmp_path)
     assert page.kept_verdicts().empty
     claims = [claim for claim in CLAIMS.values() if claim.whose == "the paper"]
-    assert len(claims) >= 21 and page.claims_table().count("| unmeasured |") == len(claims)
+    assert len(claims) >= 21 and page.claims_table().count("|unmeasured|") == len(claims)
 
 
 def test_the_reveal_null_moves_when_a_strong_token_is_revealed_and_only_then() -> None:
