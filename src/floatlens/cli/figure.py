@@ -58,7 +58,7 @@ def command(
         floatlens figure absorption runs/llada --paper
     """
     from floatlens.findings.finding import FINDINGS, traces_for
-    from floatlens.findings.verdict import write_claims
+    from floatlens.findings.verdict import write_claims, write_numbers
     from floatlens.store.runs import model_runs
 
     finding = FINDINGS[name]
@@ -80,7 +80,7 @@ def command(
     target = out or (runs[0].with_name(f"{runs[0].name}-figures") if folders[0].is_trace else runs[0])
     figures, numbers = (target, target / f"{name}-samples") if out else (target / "figures", target / "findings" / name)
     written = shared.draw(finding, figures / name, lambda view: traces if view in finding.maps else measured, **given)
-    written.append(_write_numbers(measured, numbers.with_name(f"{numbers.name}.parquet")))
+    written.append(write_numbers(measured, numbers.with_name(f"{numbers.name}.parquet")))
     verdicts = finding.claims(measured)
     note = other_setting(finding, str(measured.attrs["setting"]))
     written.append(write_claims(target / "claims.json", verdicts))
@@ -122,16 +122,6 @@ def _rule(name: str, asked: list[str] | None) -> Any:
     if len(asked) > 1:
         raise FloatLensError(f"{name} takes one --rule, not {len(asked)}; only absorption compares several")
     return asked[0]
-
-
-def _write_numbers(measured: Any, target: Path) -> Path:
-    """Write the numbers of each sample and layer as one table; variables with more dimensions are in the figure's data."""
-    from floatlens.files import atomic_write
-
-    names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
-    with atomic_write(target) as temporary:
-        measured[names].to_dataframe().reset_index().to_parquet(temporary, index=False)
-    return target
 
 
 def show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:

@@ -23,10 +23,11 @@ from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN
 from floatlens.findings import draw
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
-from floatlens.findings.samples import Array, mean, parts_of, per_question
+from floatlens.findings.samples import mean, parts_of, per_question
 from floatlens.findings.spelling import percent, points
 from floatlens.findings.style import short
-from floatlens.findings.verdict import Verdict, difference, mean_of, paired, rows_of
+from floatlens.findings.verdict import Verdict, difference, mean_of
+from floatlens.stats import Array
 
 LOWER_IS_BETTER = ("kl", "gold_nll")
 LABELS = {"kl": "KL to the un-intervened (nats)", "gold_nll": "surprise of the gold answer (nats)"}
@@ -35,17 +36,13 @@ VARIANTS = {
     "control": "random positions that move as much attention, or as many random heads, mean over seeds",
     "plain": "without",
 }
-ACROSS_LAYERS, HEADS = "across=layers", "ablate-heads(heads=top"
+ACROSS_LAYERS, MASK, HEADS = "across=layers", "mask-anchors", "ablate-heads(heads=top"
 AT_ALL = "loss compared with the plain run"
 MOVED = 0.01  # nats of KL; below it no probability changes by more than 0.07 (Pinsker), so nothing was tested
 
 
 class Causes(Finding):
     name = "causes"
-    views = ("dose", "effects")
-    reads = "answers"
-    setting = "passages"
-    parts = ("causes",)
 
     def measure_all(self, answers: Answers) -> xr.Dataset:
         """Measure the effect of each intervention on each question, one row per model and question.
@@ -175,27 +172,24 @@ def loss(measured: xr.Dataset, score: str, index: int) -> Array:
 # Claims
 
 
-def _find(
-    measured: xr.Dataset, kind: str, *, layers: str = "", dosed: bool = False, across_layers: bool = False
-) -> list[int]:
-    """Indices of interventions of a kind that have a control: in these layers, or in all by default.
+def _find(measured: xr.Dataset, kind: str, layers: str = "", across_layers: bool = False) -> list[int]:
+    """Indices of interventions of a kind that have a control, in these layers (by default in all).
 
-    `dosed`: only those given in doses. `across_layers`: only those that act across layers instead of across steps.
+    `across_layers`: those that act across layers instead of across steps.
     """
     found = []
     for index, name in enumerate(map(str, measured["intervention"].values)):
         where = f"layers={layers}" in name if layers else "layers=" not in name
-        where = where and (ACROSS_LAYERS in name) == across_layers
         controlled = np.isfinite(measured["accuracy_control"].values[:, index]).any()
-        counted = np.isfinite(measured["dose"].values[index]) or not dosed
-        if name.startswith(kind) and where and controlled and counted:
+        if name.startswith(kind) and where and (ACROSS_LAYERS in name) == across_layers and controlled:
             found.append(index)
     return found
 
 
 def _dosed_first(measured: xr.Dataset, kind: str) -> list[int]:
     """Interventions of a kind that are given in doses, or all of that kind if there are none."""
-    return _find(measured, kind, dosed=True) or _find(measured, kind)
+    found = _find(measured, kind)
+    return [index for index in found if np.isfinite(measured["dose"].values[index])] or found
 
 
 def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
@@ -219,46 +213,40 @@ def _loss_of(measured: xr.Dataset, values: Array, *groups: Sequence[int], **abou
     """Mean loss over questions; each of `groups` are interventions whose losses are averaged before they are compared."""
     if not np.isfinite(values).any():
         about["reason"] = "the run holds no such intervention with its control"
-    found = mean_of(measured, values, what="questions", **about)
-    rows = rows_of(measured, about.get("kind"), about.get("model"))
-    return _as_proportion(measured, found, values[rows], rows, groups)
+    return _as_proportion(measured, mean_of(measured, values, what="questions", **about), *groups)
 
 
-def _as_proportion(
-    measured: xr.Dataset, found: Verdict, values: Array, rows: Array, groups: Sequence[Sequence[int]]
-) -> Verdict:
+def _as_proportion(measured: xr.Dataset, found: Verdict, *groups: Sequence[int]) -> Verdict:
     """The outcome with the interval for differences of 0/1 scores, not testable if an intervention moved nothing.
 
     An interval for real numbers has no width where no answer differs, although some would in other questions.
     """
-    there = values[np.isfinite(values)]
-    if not found.n or not len(there):
+    if not found.n or found.values is None:
         return found
     weights = [sign / len(group) for group in groups for _ in group for sign in (1, -1)]
-    low, high = stats.padded_wald(there, np.array(weights))
-    failed = _moved_nothing(measured, rows, [index for group in groups for index in group])
-    return replace(found, interval=(float(low), float(high))).unless(failed)
+    low, high = stats.padded_wald(found.values, np.array(weights))
+    return _unless_it_failed(measured, replace(found, interval=(float(low), float(high))), *groups)
 
 
-def _moved_nothing(measured: xr.Dataset, rows: Array, indices: Sequence[int]) -> str:
-    """Why interventions were not tested at all: one of them hardly changed the model's predictions; empty if all did."""
-    moved = min(mean(measured["kl"].values[rows, index]) for index in indices)
-    return f"the manipulation failed: KL to the plain run is {moved:.2g} nats, below {MOVED:g}" if moved < MOVED else ""
+def _unless_it_failed(measured: xr.Dataset, found: Verdict, *groups: Sequence[int]) -> Verdict:
+    """Not testable if one of the interventions hardly changed the predictions of the models that were tested."""
+    rows = np.isin(measured["model"].values, found.models)
+    moved = min((mean(measured["kl"].values[rows, index]) for group in groups for index in group), default=MOVED)
+    why = f"the manipulation failed: KL to the plain run is {moved:.2g} nats, below {MOVED:g}"
+    return found.unless(why if moved < MOVED else "")
 
 
 @register_claim("causes.masking")
 def masking_hurts_the_arm(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
-    indices = _dosed_first(measured, "mask-anchors")
-    lost, beside = _lost(measured, indices), {AT_ALL: _lost_at_all(measured, indices)}
-    found = difference(measured, lost, mdm=mdm, arm=arm, sign=-1, beside=beside)
-    sides = rows_of(measured, "mdm", mdm), rows_of(measured, "arm", arm)
-    left, right = paired(measured, lost, *sides)
-    return _as_proportion(measured, found, right - left, np.concatenate(sides), (indices, indices))
+    indices = _dosed_first(measured, MASK)
+    beside = {AT_ALL: _lost_at_all(measured, indices)}
+    found = difference(measured, _lost(measured, indices), mdm=mdm, arm=arm, sign=-1, beside=beside)
+    return _as_proportion(measured, found, indices, indices)
 
 
 @register_claim("causes.robust")
 def keeps_its_accuracy(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
-    indices = _dosed_first(measured, "mask-anchors")
+    indices = _dosed_first(measured, MASK)
     beside = {"loss beyond the control": _lost(measured, indices)}
     return _loss_of(measured, -_lost_at_all(measured, indices), indices, kind="mdm", model=mdm, beside=beside)
 
@@ -288,8 +276,8 @@ def a_sink_helps(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     saved = measured["gold_nll_plain"].values - _mean(measured, "gold_nll", indices)
     beside = {"KL to the plain run, nats": _mean(measured, "kl", indices)}
     reason = "" if indices else "the run has no answers under add-sink"
-    outcome = mean_of(measured, saved, kind="mdm", model=mdm, beside=beside, what="questions", reason=reason)
-    return outcome.unless(_moved_nothing(measured, rows_of(measured, "mdm", mdm), indices) if indices else "")
+    found = mean_of(measured, saved, kind="mdm", model=mdm, beside=beside, what="questions", reason=reason)
+    return _unless_it_failed(measured, found, indices)
 
 
 @register_claim("causes.heads")
@@ -301,7 +289,7 @@ def heads_matter(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
 
 @register_claim("causes.form")
 def shallow_anchors_carry_form(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
-    shallow, deep = (_find(measured, "mask-anchors", layers=half) for half in ("shallow", "deep"))
+    shallow, deep = (_find(measured, MASK, half) for half in ("shallow", "deep"))
     lost = [_lost(measured, indices, "well_formed") for indices in (shallow, deep)]
     beside = {"lost with the shallow anchors": lost[0], "lost with the deep anchors": lost[1]}
     beside["answers that do not end, shallow"] = _lost(measured, shallow, "ended")
@@ -310,7 +298,7 @@ def shallow_anchors_carry_form(measured: xr.Dataset, *, model: str | None = None
 
 @register_claim("causes.content")
 def deep_heads_carry_content(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
-    shallow, deep = (_find(measured, HEADS, layers=half) for half in ("shallow", "deep"))
+    shallow, deep = (_find(measured, HEADS, half) for half in ("shallow", "deep"))
     lost = [_lost(measured, indices) for indices in (shallow, deep)]
     beside = {"lost with the shallow heads": lost[0], "lost with the deep heads": lost[1]}
     return _loss_of(measured, lost[1] - lost[0], shallow, deep, model=model, beside=beside)

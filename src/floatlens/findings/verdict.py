@@ -15,26 +15,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from floatlens import stats
 from floatlens.errors import FloatLensError
 from floatlens.files import atomic_write
-from floatlens.findings.samples import Array, mean
-from floatlens.stats import (
-    FAILS,
-    HOLDS,
-    INCONCLUSIVE,
-    LEVEL,
-    NAN,
-    NO_INTERVAL,
-    NOT_TESTABLE,
-    VERDICTS,
-    Interval,
-    finite_or_none,
-    holm,
-    interval_of_contrast,
-    interval_of_difference,
-    interval_of_mean,
-    pair_by_id,
-)
+from floatlens.findings.samples import mean
+from floatlens.stats import FAILS, HOLDS, INCONCLUSIVE, NAN, NO_INTERVAL, NOT_TESTABLE, VERDICTS, Array, Interval
 
 KINDS = {"mdm": "MDM", "arm": "ARM"}
 
@@ -87,7 +72,7 @@ def _plain(x: Any) -> Any:
     if isinstance(x, list | tuple):
         return [_plain(v) for v in x]
     if isinstance(x, float | np.floating):
-        return finite_or_none(float(x))
+        return stats.finite_or_none(float(x))
     return x.item() if isinstance(x, np.generic) else x
 
 
@@ -102,14 +87,14 @@ def correct_primary(claims: Sequence[dict[str, Any]]) -> None:
     (['holds', 'inconclusive', 'inconclusive'], "above 0.1, but not after Holm's correction over 3 primary verdicts")
     """
     primary = [claim for claim in claims if claim.get("primary") and claim.get("p") is not None]
-    for claim, p in zip(primary, holm([claim["p"] for claim in primary]), strict=True):
-        if claim["verdict"] in (HOLDS, FAILS) and p >= 1 - LEVEL:
+    for claim, p in zip(primary, stats.holm([claim["p"] for claim in primary]), strict=True):
+        if claim["verdict"] in (HOLDS, FAILS) and p >= 1 - stats.LEVEL:
             claim["verdict"] = INCONCLUSIVE
             claim["reason"] += f", but not after Holm's correction over {len(primary)} primary verdicts"
 
 
 def by_claim(claims: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Verdicts by claim, in order; one per model or pair of models."""
+    """Group verdicts by claim, in order."""
     found: dict[str, list[dict[str, Any]]] = {}
     for claim in claims:
         found.setdefault(claim.get("id") or claim["claim"], []).append(claim)
@@ -135,6 +120,14 @@ def write_claims(path: Path, verdicts: Sequence[Verdict]) -> Path:
     return path
 
 
+def write_numbers(measured: xr.Dataset, path: Path) -> Path:
+    """Write the numbers of each sample and layer as one table; variables with more dimensions are in the figure's data."""
+    names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
+    with atomic_write(path) as temporary:
+        measured[names].to_dataframe().reset_index().to_parquet(temporary, index=False)
+    return path
+
+
 def mean_of(
     measured: xr.Dataset,
     values: Array,
@@ -150,18 +143,11 @@ def mean_of(
     `values` has one number per sample, NaN for a sample without a value. Means and intervals of further numbers per sample
     (`beside`) go into the details.
     """
-    [rows], known = sides_of(measured, **{kind or "model": model})
-    if known.reason:
-        return known
-    found = np.array([*by_id(measured, values, rows).values()])
-    value, interval = interval_of_mean(found)
-    details = {
-        name: _flat(interval_of_mean(list(by_id(measured, numbers, rows).values())))
-        for name, numbers in (beside or {}).items()
-    }
-    if reason is None:
-        reason = "" if len(found) else f"none of the {len(rows)} {what} has a value"
-    return replace(known, value=value, interval=interval, n=len(found), details=details, reason=reason, values=found)
+    found = _weigh(measured, {kind or "model": model}, values, (1.0,), beside)[1]
+    if found.reason:
+        return found
+    none = "" if found.n else f"none of the {len(rows_of(measured, kind, model))} {what} has a value"
+    return replace(found, reason=none if reason is None else reason)
 
 
 def difference(
@@ -179,22 +165,14 @@ def difference(
 
     Differences of the numbers in `beside` go into the details.
     """
-    [mdm_rows, arm_rows], known = sides_of(measured, mdm=mdm, arm=arm)
-    if known.reason:
-        return known
-    left, right = paired(measured, values, mdm_rows, arm_rows)
-    apart = sign * (left - right)
-    value, interval = interval_of_mean(apart)
-    details: dict[str, Any] = {"MDM": mean(left), "ARM": mean(right)}
-    for name, numbers in (beside or {}).items():
-        a, b = paired(measured, numbers, mdm_rows, arm_rows)
-        details[name] = _flat(interval_of_mean(sign * (a - b)))
-    reason = (
-        f"{details['MDM']:.{digits}f}{unit} in the MDM, {details['ARM']:.{digits}f}{unit} in the ARM"
-        if len(left)
-        else "the two models have no sample in common that has a value in both"
-    )
-    return replace(known, value=value, interval=interval, n=len(left), details=details, reason=reason, values=apart)
+    joined_N2, found = _weigh(measured, {"mdm": mdm, "arm": arm}, values, (sign, -sign), beside)
+    if found.reason:
+        return found
+    left, right = mean(joined_N2[:, 0]), mean(joined_N2[:, 1])
+    reason = f"{left:.{digits}f}{unit} in the MDM, {right:.{digits}f}{unit} in the ARM"
+    if not found.n:
+        reason = "the two models have no sample in common that has a value in both"
+    return replace(found, details={"MDM": left, "ARM": right, **found.details}, reason=reason)
 
 
 def contrast(measured: xr.Dataset, scores_NK: Array, weights_K: Array, *, mdm: str | None, arm: str | None) -> Verdict:
@@ -202,42 +180,61 @@ def contrast(measured: xr.Dataset, scores_NK: Array, weights_K: Array, *, mdm: s
 
     `weights_K` holds the MDM's weights, then the ARM's. Scores that are all 0 or 1 take the interval for proportions.
     """
-    [mdm_rows, arm_rows], known = sides_of(measured, mdm=mdm, arm=arm)
-    if known.reason:
-        return known
-    columns = [paired(measured, scores_N, mdm_rows, arm_rows, keep=True) for scores_N in scores_NK.T]
-    joined = np.column_stack([left for left, _ in columns] + [right for _, right in columns])
-    joined = joined[np.isfinite(joined).all(axis=1)]
-    if not len(joined):
-        return replace(known, reason="the two models have no question answered by both")
-    binary = bool(np.isin(joined, (0.0, 1.0)).all())
-    value, interval = interval_of_contrast(joined, weights_K) if binary else interval_of_mean(joined @ weights_K)
+    joined, found = _weigh(measured, {"mdm": mdm, "arm": arm}, scores_NK, weights_K, scores=True)
+    if found.reason or not found.n:
+        return replace(found, reason=found.reason or "the two models have no question answered by both")
     half = scores_NK.shape[1]
-    details = {"MDM": mean(joined[:, :half] @ weights_K[:half]), "ARM": mean(joined[:, half:] @ -weights_K[half:])}
-    return replace(known, value=value, interval=interval, n=len(joined), details=details)
+    sides = {"MDM": joined[:, :half] @ weights_K[:half], "ARM": joined[:, half:] @ -weights_K[half:]}
+    return replace(found, details={kind: mean(values) for kind, values in sides.items()})
 
 
 def change_under(measured: xr.Dataset, before: Array, under: Array, *, mdm: str | None) -> Verdict:
     """Mean over questions of the scores of an MDM under a first condition minus those under a second."""
-    [rows], known = sides_of(measured, mdm=mdm)
+    joined, found = _weigh(measured, {"mdm": mdm}, np.column_stack([before, under]), (1.0, -1.0), scores=True)
+    if found.reason:
+        return found
+    count = len(rows_of(measured, "mdm", mdm))
+    reason = "" if found.n else f"none of the {count} questions has a score under both conditions"
+    return replace(found, details={"first": mean(joined[:, 0]), "last": mean(joined[:, 1])}, reason=reason)
+
+
+def _weigh(
+    measured: xr.Dataset,
+    sides: Mapping[str, str | None],
+    values: Array,
+    weights: Sequence[float] | Array,
+    beside: Mapping[str, Array] | None = None,
+    scores: bool = False,
+) -> tuple[Array, Verdict]:
+    """The values (sample id, side × column) of the ids that have all of them, and their weighted sum, mean over ids.
+
+    `values` are columns with one number per sample; each side weighs all of them. `scores` that are all 0 or 1 take the
+    intervals for proportions.
+    """
+    rows, known = sides_of(measured, **sides)
+    columns = values.reshape(len(values), -1).T
+    found = [_by_id(measured, column, own) for own in rows for column in columns]
+    ids = [name for name in found[0] if all(name in each for each in found)]
+    joined = np.array([[each[name] for each in found] for name in ids], float).reshape(len(ids), len(found))
     if known.reason:
-        return known
-    left, right = (np.array([*by_id(measured, values, rows, keep=True).values()]) for values in (before, under))
-    both = np.isfinite(left) & np.isfinite(right)
-    left, right = left[both], right[both]
-    binary = bool(np.isin([left, right], (0.0, 1.0)).all())
-    value, interval = interval_of_difference(left, right, binary=binary)
-    details = {"first": mean(left), "last": mean(right)}
-    reason = "" if len(left) else f"none of the {len(rows)} questions has a score under both conditions"
-    return replace(known, value=value, interval=interval, n=len(left), details=details, reason=reason)
+        return joined, known
+    weighted = joined @ np.asarray(weights, float)
+    value, interval = stats.interval_of_mean(weighted)
+    if scores and len(ids) and bool(np.isin(joined, (0.0, 1.0)).all()):
+        two = len(found) == 2
+        value, interval = (
+            stats.interval_of_difference(*joined.T, binary=True) if two else stats.interval_of_contrast(joined, weights)
+        )
+    details: dict[str, Any] = {}
+    for name, numbers in (beside or {}).items():
+        other = _weigh(measured, sides, numbers, weights)[1]
+        details[name] = [other.value, *other.interval]
+    found_values = None if scores else weighted
+    return joined, replace(known, value=value, interval=interval, n=len(ids), details=details, values=found_values)
 
 
 def no_sink(measured: xr.Dataset, arm: str | None, least: float = 5.0) -> str:
-    """Why a claim that presupposes a sink cannot be tested on this ARM; empty if the ARM has one.
-
-    `sink` (sample, or sample × layer) is the attention on position 0 beyond an even share, in percent; `least` is the
-    smallest effect of `absorption.sink`.
-    """
+    """Why a claim that presupposes a sink cannot be tested on this ARM; `least` is the effect of `absorption.sink`."""
     found = mean(measured["sink"].values[rows_of(measured, "arm", arm)])
     return f"no sink: position 0 gets {found:.1f} % beyond an even share, below {least:g}" if found < least else ""
 
@@ -267,23 +264,10 @@ def rows_of(measured: xr.Dataset, kind: str | None, model: str | None) -> Array:
     return np.flatnonzero(rows)
 
 
-def by_id(measured: xr.Dataset, values: Array, rows: Array, keep: bool = False) -> dict[str, float]:
-    """One value per sample id: the mean over models; samples without a value are left out unless `keep`.
-
-    Samples without an id are not combined.
-    """
+def _by_id(measured: xr.Dataset, values: Array, rows: Array) -> dict[str, float]:
+    """One value per sample id: the mean over models. Those without a value are left out; without an id, none is combined."""
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(str(measured["sample_id"].values[row]) or f"row {row}", []).append(float(values[row]))
     means = {name: mean(np.array(several)) for name, several in found.items()}
-    return means if keep else {name: value for name, value in means.items() if np.isfinite(value)}
-
-
-def paired(measured: xr.Dataset, values: Array, left: Array, right: Array, keep: bool = False) -> tuple[Array, Array]:
-    """Values of the samples that both sides have, in the same order."""
-    return pair_by_id(by_id(measured, values, left, keep), by_id(measured, values, right, keep))
-
-
-def _flat(found: tuple[float, Interval]) -> list[float]:
-    """Value and interval as one list, for the details of a verdict."""
-    return [found[0], *found[1]]
+    return {name: value for name, value in means.items() if np.isfinite(value)}

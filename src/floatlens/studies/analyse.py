@@ -19,7 +19,6 @@ from floatlens.attention.statistic import expand
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.evaluation.metrics import score
-from floatlens.files import atomic_write
 from floatlens.findings import style
 from floatlens.findings.finding import (
     CONDITIONS,
@@ -32,6 +31,7 @@ from floatlens.findings.finding import (
 )
 from floatlens.findings.samples import split_id
 from floatlens.findings.spelling import count
+from floatlens.findings.verdict import write_numbers
 from floatlens.store.engine import ProgressCallback, as_one, run_all
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import TEXTS
@@ -92,7 +92,7 @@ def analyse(
         measured = finding.measure(source)
         section.claims = [verdict.to_dict() for verdict in finding.claims(measured)]
         section.settings = _settings(finding, measured)
-        _write_numbers(measured, target / NUMBERS / f"{name}.parquet")
+        write_numbers(measured, target / NUMBERS / f"{name}.parquet")
         with style.same_looks([str(folder.manifest.get("asked", {}).get("model", "")) for folder in folders]):
             mapped = [Trace.open(path) for path in shown] or source
             section.figures = _draw(finding, measured, mapped, section.claims, target / FIGURES)
@@ -210,10 +210,3 @@ def _settings(finding: Finding, measured: xr.Dataset) -> dict[str, str]:
         found["measured on"] = count(measured.sizes["sample"], NOUNS.get(finding.reads, "question"))
         found["setting"] = describe_setting(str(about["setting"]))
     return found | {"intervals": "95 % over samples"}
-
-
-def _write_numbers(measured: xr.Dataset, target: Path) -> None:
-    """Write the numbers per sample and layer as one table; variables with more dimensions are stored with their figure."""
-    names = [n for n, variable in measured.data_vars.items() if set(variable.dims) <= {"sample", "layer", "rule"}]
-    with atomic_write(target) as temporary:
-        measured[names].to_dataframe().reset_index().to_parquet(temporary, index=False)
