@@ -32,45 +32,13 @@ FAINT = "#8a8a8a"
 TITLE, LEGEND = "headline", "legend-above"  # ids of parts of a figure
 NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
-SHEET: dict[str, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "axes.linewidth": 0.6,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.color": INK,
-    "text.parse_math": False,  # tokens and names of models may hold dollar signs
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 3.5,
-    "hatch.linewidth": 0.5,
-    "figure.dpi": 120,
-    "savefig.dpi": 300,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "floatlens",  # the same figure gives the same file
-}
+SHEET = mpl.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
 
 
 @contextmanager
 def sheet() -> Iterator[None]:
     """Apply the style sheet inside a block; the user's settings are restored afterwards."""
-    with mpl.rc_context(SHEET):  # type: ignore[arg-type]
+    with mpl.rc_context(SHEET):
         yield
 
 
