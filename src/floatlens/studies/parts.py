@@ -293,10 +293,7 @@ def run_replays(shared: ModelStudy) -> None:
                 run_experiments([job], worker, journal, engine=shared.engine, watch=watch)
 
         replay(shared.worker, *INSTRUCTIONS)
-        shared.lens, shared.worker.held = (
-            shared.worker.planning_lens(model, False),
-            None,
-        )  # there may be no room for two
+        shared.lens, shared.worker.held = shared.worker.planning_lens(model, False), None  # no room for two
         replay(ModelWorker(replace(plan.load, untrained=True)), UNTRAINED)
         folder.finish()
 

@@ -7,7 +7,7 @@ condition. Each result is a few numbers per layer; no trace is kept. The results
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,30 +17,9 @@ from floatlens.data.prompt import Prompt
 from floatlens.data.read import label, read
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.loop import (
-    Batch,
-    Case,
-    Checksums,
-    Experiment,
-    Journal,
-    ModelWorker,
-    error_reason,
-    run_experiments,
-)
-from floatlens.findings.sink import (
-    AS_IS,
-    BACK,
-    FEWEST,
-    FIND,
-    OUT,
-    Text,
-    choose_controls,
-    conditions,
-    find_candidate,
-    measure_text,
-    same_type,
-    spell,
-)
+from floatlens.evaluation.loop import Case, Checksums, Experiment, Journal, ModelWorker, run_experiments
+from floatlens.findings import sink
+from floatlens.findings.sink import AS_IS, BACK, FIND, OUT, Text, conditions, find_candidate, measure_text
 from floatlens.findings.window import LENGTH, reason_against
 from floatlens.store.engine import as_one
 from floatlens.store.runs import SWITCH, TEXTS
@@ -48,6 +27,7 @@ from floatlens.store.runs import SWITCH, TEXTS
 if TYPE_CHECKING:
     from floatlens.lens import Lens
     from floatlens.store.engine import ProgressCallback
+    from floatlens.store.folder import RunFolder
     from floatlens.studies.parts import ModelStudy
     from floatlens.trace.trace import Trace
 
@@ -73,22 +53,15 @@ class Reading(Experiment):
         record = TextRecord(id_, "", [], self.model, self.data, self.condition, kind=lens.family.kind)
         return [Case(replace(record, numbers={"inserted": text.inserted}), Prompt.from_ids(text.ids))]
 
-    def compute(self, worker: ModelWorker, batch: Batch) -> Iterator[tuple[Any, Checksums]]:
-        lens = worker.lens(self.model)
-        cases: list[Any] = [case for case in batch.cases if case.record.key in batch.missing]
+    def decode(self, worker: ModelWorker, cases: list[Case]) -> list[dict[str, Any]]:
+        lens, made = worker.lens(self.model), []
+        for case in cases:
+            assert isinstance(case.record, TextRecord) and case.prompt is not None
+            made.append(measure_text(lens, Text(self.condition, case.prompt.ids, case.record.numbers["inserted"])))
+        return made
 
-        def read_all(several: list[Any]) -> list[dict[str, Any]]:
-            return [
-                measure_text(lens, Text(self.condition, prompt.ids, record.numbers["inserted"]))
-                for record, prompt in several
-                if prompt is not None
-            ]
-
-        for case, found in zip(cases, worker.retry(read_all, cases), strict=True):
-            if isinstance(found, BaseException):
-                yield replace(case.record, error=error_reason(found)), {}
-            else:
-                yield replace(case.record, numbers={k: v for k, v in found.items() if k != "condition"}), {}
+    def finish(self, lens: Lens, record: Any, made: Any, folder: RunFolder | None) -> tuple[AnswerRecord, Checksums]:
+        return replace(record, numbers={name: made[name] for name in made if name != "condition"}), {}
 
 
 def run_texts(shared: ModelStudy) -> None:
@@ -104,10 +77,10 @@ def run_texts(shared: ModelStudy) -> None:
         journal = Journal(folder, kind=TextRecord)
 
         def read_under(by_condition: Mapping[str, Mapping[str, Text]], why: str) -> list[TextRecord]:
-            jobs = []
-            for condition, several in by_condition.items():
-                samples: list[Any] = list(several.items())
-                jobs.append(Reading(model, label(source), condition, samples, count=len(samples)))
+            jobs = [
+                Reading(model, label(source), condition, [*several.items()], batch_size=1, count=len(several))  # type: ignore[list-item]
+                for condition, several in by_condition.items()
+            ]
             watch = as_one(shared.watch, f"{model}, texts {why}", sum(map(len, by_condition.values())))
             return run_experiments(jobs, shared.worker, journal, engine=shared.engine, watch=watch)[0]
 
@@ -116,9 +89,9 @@ def run_texts(shared: ModelStudy) -> None:
         if not sinks:
             raise FloatLensError(f"no text could be read; the first failed because: {found[0].error}")
         candidate = find_candidate(sinks)
-        removed = same_type(lens.tokenizer, candidate)
+        removed = sink.same_type(lens.tokenizer, candidate)
         counts = Counter(i for ids in texts.values() for i in ids)
-        controls = choose_controls(lens.tokenizer, counts, candidate, removed)
+        controls = sink.choose_controls(lens.tokenizer, counts, candidate, removed)
         by_condition: dict[str, dict[str, Text]] = {}
         for id_, ids in tested.items():
             for text in conditions(lens.tokenizer, ids, candidate, controls, removed):
@@ -131,10 +104,10 @@ def run_texts(shared: ModelStudy) -> None:
         records = found + read_once + copies
         folder.write_table(TEXTS, texts_table(records))
         folder.finish()
-    if lens.family.kind == "mdm" and sinks.count(candidate) >= FEWEST * len(sinks):
+    if lens.family.kind == "mdm" and sinks.count(candidate) >= sink.FEWEST * len(sinks):
         floating = {(r.condition, r.id): r.numbers.get("floating") or 0.0 for r in records}
         most = max(tested, key=lambda id_: floating.get((OUT, id_), 0.0) - floating.get((BACK, id_), 0.0))
-        record_switch(shared, by_condition[OUT][most], by_condition[BACK][most], spell(lens.tokenizer, candidate))
+        record_switch(shared, by_condition[OUT][most], by_condition[BACK][most], sink.spell(lens.tokenizer, candidate))
 
 
 def record_switch(shared: ModelStudy, without: Text, back: Text, token: str) -> None:
@@ -142,13 +115,13 @@ def record_switch(shared: ModelStudy, without: Text, back: Text, token: str) -> 
 
     These are the first two films of the report.
     """
-    lens, model = shared.worker.lens(shared.model), shared.model
+    model = shared.model
     watch = as_one(shared.watch, f"{model}, the same text without and with {token!r}", 2)
     with shared.folder_inside(SWITCH, token=token) as folder:
         there = {result.key for result in folder.results()}
         for name, text in {"without": without, "with": back}.items():
             if (model, name) not in there:
-                trace = trace_switch(lens, text, name, token)
+                trace = trace_switch(shared.worker.lens(model), text, name, token)
                 folder.put((model, name), {"model": model, "id": name, "token": token}, folder.save_trace(name, trace))
             if watch is not None:
                 watch(name, 1)()
@@ -162,17 +135,17 @@ def make_switch(lens: Lens, watch: ProgressCallback) -> list[Trace]:
     """
     shown, *finding = token_texts(lens.tokenizer, read_texts("prose", 1 + FINDING_SWITCH)).values()
     advance = watch(f"{lens.name}, one text without and with the token that becomes the sink", len(finding) + 2)
-    sinks = []
+    sinks, traces = [], []
     for ids in finding:
         sinks.append(measure_text(lens, Text(FIND, ids[:LENGTH]))["sink_id"])
         advance()
     candidate = find_candidate(sinks)
-    if sinks.count(candidate) < FEWEST * len(sinks):
+    if sinks.count(candidate) < sink.FEWEST * len(sinks):
         raise FloatLensError(f"no token type is the sink of {lens.name}")
-    removed, traces = same_type(lens.tokenizer, candidate), []
+    removed, token = sink.same_type(lens.tokenizer, candidate), sink.spell(lens.tokenizer, candidate)
     texts = {text.condition: text for text in conditions(lens.tokenizer, shown, candidate, (), removed)}
     for name, condition in {"without": OUT, "with": BACK}.items():
-        traces.append(trace_switch(lens, texts[condition], name, spell(lens.tokenizer, candidate)))
+        traces.append(trace_switch(lens, texts[condition], name, token))
         advance()
     return traces
 
