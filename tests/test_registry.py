@@ -145,7 +145,8 @@ def test_an_unknown_name_is_answered_with_the_one_that_was_probably_meant() -> N
 def test_every_file_that_registers_something_is_in_the_list_of_its_folder(registry: Registry[Any]) -> None:
     folder = Path(fl.__file__).parent.joinpath(*registry.package.split(".")[1:])
     # a finding also registers the claims that claims.toml declares for it
-    names = "register_claim|register_finding" if registry is CLAIMS else f"register_{registry.noun}|variant"
+    names = f"register_{registry.noun}|declare_{registry.noun}|variant"
+    names += "|register_finding|declare_finding" if registry is CLAIMS else ""
     call = re.compile(rf"^(@|\w+ = )?({names})\b", re.MULTILINE)
     registering = [path.relative_to(folder) for path in folder.rglob("*.py") if call.search(path.read_text())]
     assert {".".join(path.with_suffix("").parts) for path in registering} == set(registry.modules)

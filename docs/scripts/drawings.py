@@ -16,7 +16,7 @@ import numpy as np
 import floatlens as fl
 from floatlens.anchors import find_anchors
 from floatlens.findings import style
-from floatlens.findings.samples import profile
+from floatlens.findings.positions import profile
 
 IMAGES = Path(__file__).parents[1] / "images"
 STEPS, POSITIONS, PROMPT = 12, 28, 14

@@ -11,7 +11,7 @@ from floatlens.errors import FloatLensError
 from floatlens.findings import definitions
 from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED, drift, task_of
 from floatlens.findings.finding import CLAIMS
-from floatlens.findings.samples import profile
+from floatlens.findings.positions import profile
 from tests import oracle
 from tests.findings.planted import planted, wandering
 

@@ -9,7 +9,7 @@ import pytest
 
 from floatlens.attention.statistics.locality import REACH
 from floatlens.errors import FloatLensError
-from floatlens.findings import cache, decision, locality, massive, similarity, softness, values
+from floatlens.findings import cache, decision, locality, massive, other_papers, reuse, similarity, softness, values
 from floatlens.findings.finding import CLAIMS, FINDINGS, Claim
 from floatlens.findings.verdict import change_under, correct_primary, mean_of
 from floatlens.stats import interval_of_mean, p_value
@@ -31,7 +31,7 @@ def test_the_attended_position_is_found_to_change_least_and_deep_layers_most():
     found = cache.measure(traces)
     np.testing.assert_allclose(found["rank"], 0.5)
     steady = np.broadcast_to(RNG.random(30), (3, 2, 30))
-    np.testing.assert_allclose(cache.attended_correlation(steady, -steady), -1.0)
+    np.testing.assert_allclose(reuse.attended_correlation(steady, -steady), -1.0)
     assert [verdict(f"cache.{name}", traces) for name in ("anchor", "deep", "few")] == [
         "holds",
         "holds",
@@ -43,16 +43,16 @@ def test_the_attended_position_is_found_to_change_least_and_deep_layers_most():
 
 def test_a_position_like_any_other_ranks_in_the_middle():
     a, change = RNG.random((200, 1, 50)), RNG.random((200, 1, 50))
-    assert abs(cache.rank_of_attended(a, change)[0]) < 0.1
-    assert cache.rank_of_attended(a, np.ones_like(change))[0] == 0.0  # ties count half
-    assert np.isnan(cache.rank_of_attended(a, np.full_like(change, np.nan))).all()
+    assert abs(reuse.rank_of_attended(a, change)[0]) < 0.1
+    assert reuse.rank_of_attended(a, np.ones_like(change))[0] == 0.0  # ties count half
+    assert np.isnan(reuse.rank_of_attended(a, np.full_like(change, np.nan))).all()
 
 
 def test_a_model_with_a_cache_of_its_own_has_no_drift():
     traces = several(kind="arm", model="arm")
     found = cache.measure(traces)
     assert np.isnan(found["reusable"]).all()
-    assert cache.cache.sentences(found) == []
+    assert cache.sentences(found) == []
     assert all(v.n == 0 and "no MDM" in v.reason for v in cache.claims(found))
 
 
@@ -101,7 +101,7 @@ def test_uniform_attention_has_no_neighbourhood_and_masks_count_where_they_are_f
     found = locality.measure(traces)
     np.testing.assert_allclose(found["near"], 0.01, atol=1e-6)  # planted beyond uniform attention
     np.testing.assert_allclose(found["within"] - found["uniform"], 0.01, atol=1e-6)
-    at = REACH.index(locality.FAR)
+    at = REACH.index(other_papers.FAR)
     planted_share = traces[0].data["mask_attention"].values[0, 0, 0, at]
     np.testing.assert_allclose(found["far_masks"], planted_share, rtol=1e-6)
     assert verdict("locality.near", traces) == "fails"

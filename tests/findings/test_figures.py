@@ -67,12 +67,6 @@ def test_the_drift_map_draws_received_attention_anchors_and_commits(traces):
     assert {tuple(p) for p in points} == {(p, committed[p]) for p in np.flatnonzero(committed >= 0)}
 
 
-def test_the_pointer_names_the_token(traces):
-    axes = FINDINGS["drift"].figure(traces[0], layer=0).axes[0]
-    assert "position 4 ' the'" in axes.format_coord(4.2, 1.1)
-    assert axes.format_coord(-9, 0) == ""
-
-
 def test_few_positions_have_their_tokens_on_the_axis(traces):
     axes = FINDINGS["drift"].figure(traces[0], layer=0, positions=slice(0, 10)).axes[0]
     assert [t.get_text() for t in axes.get_xticklabels()][3:6] == ["Answer", "the", "question"]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from floatlens.findings import causes, similarity, stress
+from floatlens.findings import causes, reuse, stress
 from floatlens.findings.finding import CLAIMS, FINDINGS
 from floatlens.findings.verdict import Verdict
 from floatlens.trace.trace import Trace
@@ -50,14 +50,14 @@ def test_blocks_are_those_of_the_order_of_writing():
     trace = planted(steps=8)
     P = trace.prompt_length
     trace.data["committed_at"].values[P:] = [1, 0, 2, 3, 5, 4, 7, 6]
-    assert [steps.tolist() for steps, _ in similarity.blocks_of(trace)] == [list(range(8))]  # no blocks: one
+    assert [steps.tolist() for steps, _ in reuse.blocks_of(trace)] == [list(range(8))]  # no blocks: one
     trace.data.attrs["settings"] = json.dumps({"block_length": 4})
-    assert [(steps.tolist(), (own - P).tolist()) for steps, own in similarity.blocks_of(trace)] == [
+    assert [(steps.tolist(), (own - P).tolist()) for steps, own in reuse.blocks_of(trace)] == [
         ([0, 1, 2, 3], [0, 1, 2, 3]),
         ([4, 5, 6, 7], [4, 5, 6, 7]),
     ]
     trace.data["committed_at"].values[P:] = [0, 2, 1, 4, 3, 5, 6, 7]  # blocks at multiples of four, and P = 4n + 3
-    assert [len(own) for _, own in similarity.blocks_of(trace)] == [1, 4, 3]
+    assert [len(own) for _, own in reuse.blocks_of(trace)] == [1, 4, 3]
 
 
 # 2602.05305: steady outside the block, changing inside

@@ -4,20 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from floatlens.findings import (
-    absorption,
-    cache,
-    decision,
-    drift,
-    flow,
-    geometry,
-    heads,
-    locality,
-    massive,
-    softness,
-    stress,
-    tokens,
-)
+from floatlens.findings import absorption, drift, flow, geometry, heads, other_papers, reuse, stress, tokens
 from floatlens.findings.draw import plain
 from floatlens.findings.finding import describe_setting
 from floatlens.findings.published import absorption_rows
@@ -38,11 +25,11 @@ REGIONS = ["answer", "doc10", "doc2", "bos", "other", "query"]
     ("found", "by_hand"),
     [
         (absorption.absorb(np.array([0.5, 0.25, 0.25]), np.array([YES, NO, NO])), 50),
-        (cache.share_below(np.array([0.05, 0.2, NAN]), 0.1), 0.5),
-        (cache.rank_of_attended(ATTENDED, CHANGE), [0.5]),
-        (decision.decision_layer(np.array([YES, NO, YES, YES])), 2),
-        (decision.leads_from_half(np.array([NO, NO, YES, YES, YES])), YES),
-        (decision.leads_from_half(np.array([YES, YES, NO])), NO),
+        (reuse.share_below(np.array([0.05, 0.2, NAN]), 0.1), 0.5),
+        (reuse.rank_of_attended(ATTENDED, CHANGE), [0.5]),
+        (other_papers.decision_layer(np.array([YES, NO, YES, YES])), 2),
+        (other_papers.leads_from_half(np.array([NO, NO, YES, YES, YES])), YES),
+        (other_papers.leads_from_half(np.array([YES, YES, NO])), NO),
         (flow.follows(np.array([0.6, 0.2, 0.2]), ["doc1", "doc2", "answer"], ["doc1"]), 1),
         (flow.columns_of("others", ["bos", "doc1", "doc2"], ["doc2"]), [1]),
         ([flow.document_number(name) for name in ("doc12", "query")], [12, -1]),
@@ -51,12 +38,15 @@ REGIONS = ["answer", "doc10", "doc2", "bos", "other", "query"]
             np.array([3, 5, 0.6]).reshape(3, 1, 1, 1),
         ),
         (heads.step_mean(np.array([[[1.0]], [[NAN]], [[0.0]]]), np.array([1, 0, 3])), [[0.25]]),
-        (locality.has_far_masks(np.array([[YES, NO, YES], [YES, YES, NO], [NO, NO, NO]]), 1), [YES, NO, NO]),
-        (massive.commonest(CHANNELS), 3),
-        (massive.share_of_commonest(CHANNELS[None, None]), [[2 / 3]]),
-        (massive.at_next_anchors(RATIO, NEXT, np.ones((1, 2, 4), bool)), [0.75, NAN]),
-        (softness.top(np.array([[0.2, 0.5, NAN]])), [1]),
-        (softness.soft_scores(np.array([[[1.0, 0.0]], [[1.0, 0.0]]])), [[1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))]]),
+        (other_papers.has_far_masks(np.array([[YES, NO, YES], [YES, YES, NO], [NO, NO, NO]]), 1), [YES, NO, NO]),
+        (other_papers.commonest(CHANNELS), 3),
+        (other_papers.share_of_commonest(CHANNELS[None, None]), [[2 / 3]]),
+        (other_papers.at_next_anchors(RATIO, NEXT, np.ones((1, 2, 4), bool)), [0.75, NAN]),
+        (other_papers.top(np.array([[0.2, 0.5, NAN]])), [1]),
+        (
+            other_papers.soft_scores(np.array([[[1.0, 0.0]], [[1.0, 0.0]]])),
+            [[1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))]],
+        ),
         (stress.weigh_ends_of_axis(["0", "4", "8"], np.array([0.0, 0.8, 0.9])), [1, 0, -1]),
         (stress.weigh_ends_against_middle(["0", "1", "2", "3"], np.arange(4.0)), [0.5, -0.5, -0.5, 0.5]),
         (stress.weigh_together_against_others(["together", "apart 2", "reversed"], np.zeros(3)), [1, -0.5, -0.5]),
@@ -83,7 +73,7 @@ def test_regions_stand_in_the_order_of_a_prompt():
 
 
 def test_a_token_that_does_not_lead_at_the_last_layer_is_not_decided():
-    assert decision.decision_layer(np.array([YES, NO])) is None
+    assert other_papers.decision_layer(np.array([YES, NO])) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import typer
 
 from floatlens.cli import options as common
 from floatlens.cli import shared
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.options import Data, Load, Run, Sampling, Scope
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def command(
         floatlens study GSAI-ML/LLaDA-8B-Instruct --only sink --out sink
     """
     from floatlens.evaluation.sources import CLOSED, OPEN, open_sources
-    from floatlens.findings.finding import check_setting
+    from floatlens.findings.finding import SETTINGS
     from floatlens.store.engine import make_engine
 
-    check_setting(scope.setting)
+    check_known("setting", scope.setting, SETTINGS)
     open_sources(data, replace(reading, limit=1), (CLOSED, OPEN))
     engine = make_engine(running)
 

@@ -21,7 +21,7 @@ from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode import replay
 from floatlens.decode.sampler import SAMPLERS
 from floatlens.errors import FloatLensError
-from floatlens.findings.samples import spell
+from floatlens.findings.positions import spell
 from floatlens.findings.tokens import mask_ids, template_positions
 from floatlens.trace.trace import Trace
 

@@ -23,9 +23,10 @@ from matplotlib.figure import Figure
 from floatlens.anchors import COMMON_RULES, baseline, find_anchors
 from floatlens.findings import definitions, draw, published
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
-from floatlens.findings.samples import Array, Layers, by_model, mean, mean_over, profile, samples_per_model
+from floatlens.findings.positions import Layers, profile
+from floatlens.findings.samples import by_model, mean, mean_over, samples_per_model
 from floatlens.findings.verdict import Verdict, difference
-from floatlens.stats import DEPENDS, SMALLEST_N
+from floatlens.stats import DEPENDS, SMALLEST_N, Array
 from floatlens.trace.trace import Trace
 
 PUBLISHED = {"arm": "first", "mdm": "top(n=1)"}  # the rules of the paper's curves
@@ -33,7 +34,6 @@ PUBLISHED = {"arm": "first", "mdm": "top(n=1)"}  # the rules of the paper's curv
 
 class Absorption(Finding):
     name = "absorption"
-    needs_means = ("received",)
 
     def measure_one(
         self, trace: Trace, *, layer: Layers = None, rule: str | Sequence[str] = COMMON_RULES

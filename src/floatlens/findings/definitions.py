@@ -195,9 +195,9 @@ def length_matched_tasks(
 
 
 def retrieval_depth(score_LH: Array, depth_L: Array | None = None) -> float:
-    """Score-weighted mean depth of all heads, 0 in the first and 1 in the last layer; NaN where no head scores.
+    """Score-weighted mean depth of all heads, one half if scores do not depend on depth; NaN where no head scores.
 
-    One half if scores do not depend on depth. `depth_L` are the depths of the layers if only some were recorded.
+    `depth_L` are the depths of the layers, from 0 to 1, if only some were recorded.
     """
     depth_L = np.arange(len(score_LH)) / max(len(score_LH) - 1, 1) if depth_L is None else depth_L
     total_L = np.where(np.isfinite(depth_L), np.nansum(score_LH, axis=1), 0.0)

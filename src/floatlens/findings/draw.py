@@ -18,8 +18,9 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from floatlens.findings import style
-from floatlens.findings.samples import Array, parts_of, samples_per_model, spread
+from floatlens.findings.samples import parts_of, samples_per_model, spread
 from floatlens.findings.style import FAINT, INK, SEQUENTIAL
+from floatlens.stats import Array
 
 AXIS_TOKENS = 60  # up to this many positions, the axis shows the tokens themselves
 DASHES, DASH_NAMES = ("-", "--", ":", "-.", (0, (1, 3))), ("Dashed", "Dotted", "Dash-dotted", "Sparsely dotted")
@@ -93,18 +94,6 @@ def token_axis(axes: Axes, tokens: Sequence[str], first: int, most: int) -> None
     else:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=min(8, most // 4), integer=True))
         axes.xaxis.set_major_formatter(lambda x, _: f"{int(x) + first}")
-
-
-def name_on_hover(axes: Axes, values_ST: Array, tokens: Sequence[str], first: int = 0, rows: str = "step") -> None:
-    """Show the token and value under the pointer, in a window or a notebook."""
-
-    def describe(x: float, y: float) -> str:
-        column, row = round(x), round(y)
-        if not (0 <= column < values_ST.shape[1] and 0 <= row < values_ST.shape[0]):
-            return ""
-        return f"{rows} {row}, position {column + first} {tokens[column]!r}: {values_ST[row, column]:.4g}"
-
-    axes.format_coord = describe  # type: ignore[method-assign]
 
 
 def plain(token: str) -> str:

@@ -12,7 +12,6 @@ redrawn weights. A study makes the prose and the replays (`studies.parts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,30 +22,23 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from floatlens.anchors import find_anchors, parse_rule
-from floatlens.findings import definitions, draw, published, style
+from floatlens.findings import definitions, draw, positions, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.positions import AVERAGE, Layers, anchors_of, few_layers
 from floatlens.findings.samples import (
-    AVERAGE,
-    Array,
-    Layers,
     Traces,
     as_traces,
-    choose_layers,
-    few_layers,
     mean,
     mean_over,
     pick,
-    profile,
     question_of,
     require,
     sample_name,
     split_id,
-    writing_profile,
-    writing_steps,
 )
 from floatlens.findings.sink import AS_IS, texts_of
 from floatlens.findings.verdict import Verdict, difference, mean_of, sides_of
-from floatlens.stats import NAN, interval_of_mean
+from floatlens.stats import NAN, Array, interval_of_mean
 from floatlens.store.runs import TEXTS, RunTraces
 from floatlens.trace.trace import Trace
 
@@ -65,19 +57,14 @@ TASKS = {
 
 class Drift(Finding):
     name = "drift"
-    views = ("heatmap", "numbers")
-    maps = ("heatmap",)
-    needs_means = ("received",)
-    parts = ("traces", "texts", "replays")
 
     def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
         """Measure how much the anchors move, per sample and layer. Definitions: `definitions`."""
-        profile_SLT = profile(trace, layer)
+        profile_SLT, anchors = anchors_of(trace, rule, layer)
         a, layers = profile_SLT.values, profile_SLT["layer"].values
-        anchors = find_anchors(a, rule, trace.attention_kind)
         mass_SLT = np.where(anchors, np.nan_to_num(a), 0.0)
         p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors)
-        written = np.isin(trace.data["step"].values, writing_steps(trace))
+        written = np.isin(trace.data["step"].values, positions.writing_steps(trace))
         renewal_L = np.array([definitions.renewal(mass_SLT[written, n]) for n in range(len(layers))])
         between, within = definitions.layer_distance(p_SLT)
         by_layer: dict[str, Any] = {
@@ -160,8 +147,7 @@ class Drift(Finding):
             require(trace, means=self.needs_means, finding=self.name)
             few = few_layers(trace)
             some = {1: few[-1:], 2: [few[0], few[-1]]}.get(room // len(chosen), few)
-            a_SLT = profile(trace, some if layer is None else layer)
-            anchors = find_anchors(a_SLT.values, rule, trace.attention_kind)
+            a_SLT, anchors = anchors_of(trace, rule, some if layer is None else layer)
             for n, index in enumerate(a_SLT["layer"].values):
                 maps.append((trace, int(index), _map(trace, a_SLT.values[:, n], anchors[:, n])))
         if paper:
@@ -222,8 +208,8 @@ def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
 
 def _writing(trace: Trace, layer: Layers, rule: str) -> dict[str, Array]:
     """Floating of the writing rows, and how many of the written positions they attend to; NaN if not recorded."""
-    chosen = [AVERAGE] if layer == "average" else choose_layers(trace, layer)
-    rows_SLT = writing_profile(trace) if "received_writing" in trace.data else np.empty((0, 0, 0))
+    chosen = [AVERAGE] if layer == "average" else positions.choose_layers(trace, layer)
+    rows_SLT = positions.writing_profile(trace) if "received_writing" in trace.data else np.empty((0, 0, 0))
     if not len(rows_SLT):
         return dict.fromkeys(("floating_writing", "spread"), np.full(len(chosen), np.nan))
     every = [int(n) for n in trace.data["layer"].values]
@@ -231,7 +217,7 @@ def _writing(trace: Trace, layer: Layers, rule: str) -> dict[str, Array]:
     rows_SLT = rows_SLT.mean(axis=1, keepdims=True) if average else rows_SLT[:, [every.index(n) for n in chosen]]
     # a writing row sees all positions that exist (earlier ones, or all): its baseline is constant
     p_SLT = definitions.anchor_mass(np.nan_to_num(rows_SLT), find_anchors(rows_SLT, rule, "bidirectional"))
-    known_ST = trace.data["committed_at"].values < writing_steps(trace)[:, None]
+    known_ST = trace.data["committed_at"].values < positions.writing_steps(trace)[:, None]
     known_SLT = known_ST[:, None] & np.isfinite(rows_SLT)
     spread_SL = definitions.effective_positions(np.where(known_SLT, rows_SLT, 0.0)) / known_SLT.sum(axis=-1)
     return {"floating_writing": floating_of(p_SLT), "spread": mean_over(spread_SL, 0)}
@@ -257,10 +243,9 @@ def variant_of(trace: Trace) -> str:
 
 def _shared_mass(trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> Array:
     """Where the anchors lie on the question and the answer, mean over steps and layers: the same tokens in all replays."""
-    a = profile(trace, layer).values
-    p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention_kind))
-    spans = [np.arange(r.start, r.end) for r in trace.regions if r.name in ("query", "answer")]
-    return _normalised(p_SLT.sum(axis=(0, 1))[np.concatenate(spans)]) if spans else np.zeros(0)
+    a_SLT, anchors = anchors_of(trace, rule, layer)
+    p_SLT = definitions.anchor_mass(np.nan_to_num(a_SLT.values), anchors)
+    return _normalised(p_SLT.sum(axis=(0, 1))[positions.region_positions(trace, "query", "answer")])
 
 
 def _windows(traces: Traces) -> dict[str, Any]:
@@ -284,8 +269,8 @@ def _windows(traces: Traces) -> dict[str, Any]:
 # Claims
 
 
-def _on_texts(measured: xr.Dataset, test: Callable[[xr.Dataset], Verdict], *models: str | None) -> Verdict:
-    """Test the windows as samples; without any, the reason."""
+def _windows_as_samples(measured: xr.Dataset, *models: str | None) -> xr.Dataset | Verdict:
+    """The windows with their texts as samples; without any, a verdict with the reason."""
     named = tuple(model for model in models if model)
     if "window_floating" not in measured:
         return Verdict(models=named, reason="no prose was read; run floatlens study with drift or sink")
@@ -293,25 +278,25 @@ def _on_texts(measured: xr.Dataset, test: Callable[[xr.Dataset], Verdict], *mode
         return Verdict(models=named, reason=f"no prose was read with {unread[0]}")
     columns = {"window_model": "model", "window_kind": "model_kind", "window_text": "sample_id", "text": "sample"}
     kept = [name for name in measured.variables if str(name).startswith("window_")]
-    return test(measured[kept].rename(columns).set_coords(["model", "model_kind", "sample_id"]))
+    return measured[kept].rename(columns).set_coords(["model", "model_kind", "sample_id"])
 
 
 @register_claim("drift.fixed")
 def fixed(measured: xr.Dataset, *, arm: str | None = None) -> Verdict:
-    def test(texts: xr.Dataset) -> Verdict:
-        values, beside = 1 - texts["window_floating"].values, {"moved attention": texts["window_moved"].values}
-        return mean_of(texts, values, kind="arm", model=arm, beside=beside, what="texts")
-
-    return _on_texts(measured, test, arm)
+    texts = _windows_as_samples(measured, arm)
+    if isinstance(texts, Verdict):
+        return texts
+    values, beside = 1 - texts["window_floating"].values, {"moved attention": texts["window_moved"].values}
+    return mean_of(texts, values, kind="arm", model=arm, beside=beside, what="texts")
 
 
 @register_claim("drift.moves")
 def moves(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
-    def test(texts: xr.Dataset) -> Verdict:
-        beside = {"moved attention": texts["window_moved"].values}
-        return difference(texts, texts["window_floating"].values, mdm=mdm, arm=arm, beside=beside)
-
-    return _on_texts(measured, test, mdm, arm)
+    texts = _windows_as_samples(measured, mdm, arm)
+    if isinstance(texts, Verdict):
+        return texts
+    beside = {"moved attention": texts["window_moved"].values}
+    return difference(texts, texts["window_floating"].values, mdm=mdm, arm=arm, beside=beside)
 
 
 @register_claim("drift.task")
@@ -369,7 +354,6 @@ def _draw(maps: list[tuple[Trace, int, xr.Dataset]], rule: str) -> Figure:
             draw.name_ticks(axes.yaxis, shown["step"].values.tolist())
             draw.commit_front(axes, shown["committed_at"].values, shown["step"].values)
             draw.mark_regions(axes, trace.regions, slice(first, stop), trace.gold)
-            draw.name_on_hover(axes, shown["received"].values, trace.texts()[first:stop], first)
             draw.token_axis(axes, trace.texts()[first:stop], first, int(TOKENS_PER_INCH * style.WIDTH / columns))
             of = "mean of layers" if layer == AVERAGE else f"layer {layer}"
             axes.set_title(f"{style.short(trace.model)} ({trace.kind.upper()}), {of}", pad=14)

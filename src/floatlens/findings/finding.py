@@ -21,13 +21,13 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
+from floatlens import stats
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.sources import OPEN, SHORT
 from floatlens.findings import style
 from floatlens.findings.draw import layer_maps, lines
 from floatlens.findings.samples import (
-    Array,
     as_traces,
     by_model,
     mean,
@@ -41,17 +41,7 @@ from floatlens.findings.samples import (
 from floatlens.findings.spelling import number, percent
 from floatlens.findings.verdict import KINDS, Verdict, by_claim, difference, mean_of, no_sink, rows_of
 from floatlens.registry import Registry
-from floatlens.stats import (
-    FAILS,
-    HOLDS,
-    INCONCLUSIVE,
-    NAN,
-    NOT_TESTABLE,
-    SMALLEST_N,
-    interval_of_mean,
-    judge,
-    p_value,
-)
+from floatlens.stats import FAILS, HOLDS, INCONCLUSIVE, NAN, NOT_TESTABLE, SMALLEST_N, Array
 from floatlens.store.folder import RunFolder
 from floatlens.store.runs import RunTraces
 from floatlens.version import __version__
@@ -59,6 +49,11 @@ from floatlens.version import __version__
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
     (files("floatlens.findings") / "claims.toml").read_text(encoding="utf-8")
 )
+ORDER = {name: -place for place, name in enumerate(TEXTS)}  # of the report; a plug-in's finding comes last
+MODULES = (
+    "drift", "absorption", "geometry", "sink", "tokens", "heads", "flow", "knowledge", "stress", "links", "causes",
+    "other_papers", "reuse",
+)  # fmt: skip
 ReportTable: TypeAlias = dict[str, Any]  # title, columns, and rows of text, as the template of the report takes them
 FIELD = re.compile(r"\{(\w+):?([^}]*)\}")  # of a sentence
 
@@ -115,14 +110,15 @@ class Finding:
     setting: Literal["short", "passages", "text"] = "short"
     parts: Sequence[str] = ("traces",)
 
-    def __init__(self) -> None:
+    def __init__(self, **about: Any) -> None:
+        vars(self).update(about)
         text = TEXTS.get(self.name, {})
         vars(self).update({key: value for key, value in text.items() if key not in ("views", "claims")})
         if "views" in text:
             views = {view: dict(about) for view, about in text["views"].items()}
             self.shows = {view: about.pop("shows", ()) for view, about in views.items()}
             self.captions = {view: (about.pop("title"), about.pop("reading")) for view, about in views.items()}
-            self.looks = views
+            self.looks, self.views = views, tuple(views)
 
     # What it measures
 
@@ -299,6 +295,7 @@ class Claim:
                               was made
     effect, why               the smallest effect that matters, in units of the statistic, and the reason for it
     otherwise                 what is said instead in the title of a figure if the claim fails
+    aloud, aloud_fails        what the report says first if it holds, or fails, with the models and numbers of the verdict
     test, about               `test(measured, ...)` returns a `Verdict` on the models that it takes: ("mdm",), ("arm",),
                               ("mdm", "arm") for a comparison, or ("model",) for any single model
     below                     a second condition: the statistic must also lie below this bound
@@ -324,6 +321,8 @@ class Claim:
     primary: bool = False
     setting: str = ""
     otherwise: str = ""
+    aloud: str = ""
+    aloud_fails: str = ""
     below: float | None = None
 
     def verdict(self, measured: xr.Dataset, **models: str | None) -> Verdict:
@@ -346,7 +345,7 @@ class Claim:
             source=self.source,
             primary=self.primary,
             setting=self.setting or str(measured.attrs.get("setting", "")),
-            p=p_value(interval_of_mean, found.values, null=self.effect) if tested else NAN,
+            p=stats.p_value(stats.interval_of_mean, found.values, null=self.effect) if tested else NAN,
         )
 
     def judge(self, found: Verdict) -> tuple[str, str]:
@@ -354,10 +353,10 @@ class Claim:
         if found.n < SMALLEST_N:
             few = f"too few samples: {found.n} with a value, at least {SMALLEST_N} are needed"
             return NOT_TESTABLE, found.reason if found.reason and not found.n else few
-        judged, (low, high) = [judge(found.value, found.interval, found.n, self.effect)], found.interval
+        judged, (low, high) = [stats.judge(found.value, found.interval, found.n, self.effect)], found.interval
         bounds, sides = f"{self.effect:g}", ("lies above", "lies below")
         if self.below is not None:
-            judged.append(judge(-found.value, (-high, -low), found.n, -self.below))
+            judged.append(stats.judge(-found.value, (-high, -low), found.n, -self.below))
             bounds, sides = f"{self.effect:g} to {self.below:g}", ("lies within", "lies outside")
         verdict = next((one for one in (NOT_TESTABLE, FAILS, INCONCLUSIVE) if one in judged), HOLDS)
         side = {HOLDS: sides[0], FAILS: sides[1], INCONCLUSIVE: "includes"}.get(verdict)
@@ -382,8 +381,8 @@ class Claim:
         return [self.verdict(measured, **dict(zip(self.about, models, strict=True))) for models in shared or chosen]
 
 
-FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings", tuple(TEXTS))
-CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", tuple(TEXTS))
+FINDINGS: Registry[Finding] = Registry("finding", "floatlens.findings", MODULES)
+CLAIMS: Registry[Claim] = Registry("claim", "floatlens.findings", MODULES)
 
 
 def headline(claims: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> str:
@@ -432,13 +431,22 @@ def _name_models(sentence: str, claims: Sequence[dict[str, Any]]) -> str:
 
 def register_finding(finding: Finding) -> Finding:
     """Register a finding, so that studies, the report and the command line can use it by name, and its declared claims."""
+    source = vars(finding).get("measure_one") or type(finding)
     for text in TEXTS.get(finding.name, {}).get("claims", ()):
         if "number" in text:
             known = {each.name: text[each.name] for each in fields(Claim) if each.name in text}
             about = tuple(sorted(text["of"].split(" - "), reverse=True))
-            claim = Claim(finding=finding.name, test=partial(_test_number, text), about=about, **known)
-            CLAIMS.add(claim.id, claim, source=type(finding))
-    return FINDINGS.add(finding.name, finding, source=type(finding))
+            _add_claim(Claim(finding=finding.name, test=partial(_test_number, text), about=about, **known), source)
+    return FINDINGS.add(finding.name, finding, priority=ORDER.get(finding.name, -len(ORDER)), source=source)
+
+
+def declare_finding(**about: Any) -> Callable[[Callable[..., xr.Dataset]], Finding]:
+    """Register a function as the `measure_one` of a finding with its name; `about` are other attributes of `Finding`."""
+
+    def declare(measure_one: Callable[..., xr.Dataset]) -> Finding:
+        return register_finding(Finding(name=measure_one.__name__, measure_one=measure_one, **about))
+
+    return declare
 
 
 def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Verdict]], Callable[..., Verdict]]:
@@ -459,10 +467,14 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Verdict]], C
     def add(test: Callable[..., Verdict]) -> Callable[..., Verdict]:
         taken = inspect.signature(test).parameters
         about = tuple(kind for kind in ("model", "mdm", "arm") if kind in taken)
-        CLAIMS.add(id, Claim(**known, test=test, about=about), source=test)
+        _add_claim(Claim(**known, test=test, about=about), test)
         return test
 
     return add
+
+
+def _add_claim(claim: Claim, source: Any) -> None:
+    CLAIMS.add(claim.id, claim, priority=ORDER.get(claim.finding, -len(ORDER)), source=source)
 
 
 def _test_number(text: Mapping[str, Any], measured: xr.Dataset, **models: str | None) -> Verdict:
@@ -509,12 +521,6 @@ WORDS = {"short": "short questions without passages", "passages": "questions wit
 def describe_setting(setting: str) -> str:
     """Spell out the setting of a measurement or of several."""
     return ", ".join(WORDS.get(name, name) for name in setting.split(", "))
-
-
-def check_setting(name: str) -> str:
-    """Return the name of a setting; raise an error if it is unknown."""
-    check_known("setting", name, SETTINGS)
-    return name
 
 
 def traced_conditions(findings: Sequence[Finding], setting: str = "paper") -> tuple[str, ...]:

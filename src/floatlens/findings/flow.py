@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,10 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.collection import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.samples import Array, depths, mean, mean_over, models_of, writing_profile, writing_steps
+from floatlens.findings.positions import region_positions, writing_profile, writing_steps
+from floatlens.findings.samples import depths, mean, mean_over, models_of, sample_name
 from floatlens.findings.verdict import Verdict, difference, mean_of, rows_of
+from floatlens.stats import Array
 from floatlens.trace.trace import Trace
 
 GOLD = "#007a7a"
@@ -35,9 +37,6 @@ STOP = 0.1  # total variation; below it, the rollout no longer depends on the so
 
 class Flow(Finding):
     name = "flow"
-    views = ("rollout", "layers", "steps")
-    needs = ("flow",)
-    setting = "passages"
 
     def measure_one(
         self, trace: Trace, *, step: int | None = None, residual: bool = True, stop: float = STOP
@@ -64,9 +63,10 @@ class Flow(Finding):
         rolled_RR = mean_over(np.array(rolled_SRR), 0)
         regions = [str(r) for r in flow["region"].values]
         gold = [g for g in trace.gold if g in regions]
-        tokens_R = np.array([sum(r.end - r.start for r in trace.regions if r.name == name) for name in regions])
+        own_R = [region_positions(trace, name) for name in regions]
+        tokens_R = np.array([len(own) for own in own_R])
         answer_R = rolled_RR[regions.index("answer")] if "answer" in regions else np.full(len(regions), np.nan)
-        per_token_R = _written_per_token(trace, regions, tokens_R)
+        per_token_R = _written_per_token(trace, own_R)
         query_S, prompt_L = _answers_rows(values_SLRR, regions)
         thirds = _thirds(query_S[np.isin(flow["step"].values, writing_steps(trace))])
         middle = (depth := depths(trace, flow["layer"].values)) >= 1 / 3
@@ -116,18 +116,13 @@ class Flow(Finding):
         return measured.isel(sample=np.flatnonzero(counts == commonest))
 
 
-def _written_per_token(trace: Trace, regions: list[str], tokens_R: Array) -> Array:
+def _written_per_token(trace: Trace, own_R: Sequence[Array]) -> Array:
     """Attention of the writing rows per token of each region, mean over layers; NaN if they were not recorded."""
     rows_SLT = np.nan_to_num(writing_profile(trace)) if "received_writing" in trace.data else np.empty(0)
     if not len(rows_SLT):
-        return np.full(len(regions), np.nan)
-    mean_LT = rows_SLT.mean(axis=0)
-    mass_LR = np.full((len(mean_LT), len(regions)), np.nan)
-    for index, name in enumerate(regions):
-        spans = [slice(region.start, region.end) for region in trace.regions if region.name == name]
-        if spans:
-            mass_LR[:, index] = sum(mean_LT[:, span].sum(axis=-1) for span in spans)
-    return mean_over(definitions.flow_per_token(mass_LR, np.broadcast_to(tokens_R, mass_LR.shape)), 0)
+        return np.full(len(own_R), np.nan)
+    mean_T = rows_SLT.mean(axis=(0, 1), dtype=np.float64)
+    return np.array([mean_T[own].mean() if len(own) else np.nan for own in own_R])
 
 
 def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
@@ -243,24 +238,20 @@ def attention_by_role(traces: Iterable[Trace], streams: Mapping[str, Lives]) -> 
     }
     rows = []
     for trace in traces:
-        data, stage, sample = samples[str(trace.data.attrs["sample_id"])]
-        profile_SLT = np.nan_to_num(writing_profile(trace))
-        if not len(profile_SLT):
+        data, stage, sample = samples[sample_name(trace)]
+        rows_SLT = np.nan_to_num(writing_profile(trace))
+        roles = sample.meta["roles"]
+        if not len(rows_SLT) or not roles:
             continue
-        mean_T = profile_SLT.mean(axis=(0, 1))
-        mass, tokens = dict.fromkeys(ROLES, 0.0), dict.fromkeys(ROLES, 0)
-        for n, role in enumerate(sample.meta["roles"], start=1):
-            for region in trace.regions:
-                if region.name == f"doc{n}":
-                    mass[role] += float(mean_T[region.start : region.end].sum())
-                    tokens[role] += region.end - region.start
-        level = sum(mass.values()) / max(1, sum(tokens.values()))
-        about = {"model": str(trace.data.attrs["model"]), "data": data, "stage": stage, "id": sample.id}
-        rows += [
-            {**about, "role": role, "share": mass[role], "per_token": mass[role] / tokens[role] / level}
-            for role in ROLES
-            if tokens[role]
-        ]
+        mean_T = rows_SLT.mean(axis=(0, 1), dtype=np.float64)
+        documents = [mean_T[region_positions(trace, f"doc{n}")] for n in range(1, len(roles) + 1)]
+        level = np.concatenate(documents).mean()
+        about = {"model": trace.model, "data": data, "stage": stage, "id": sample.id}
+        for role in ROLES:
+            own = [mass for mass, its in zip(documents, roles, strict=True) if its == role]
+            if sum(map(len, own)):
+                mass = np.concatenate(own)
+                rows.append({**about, "role": role, "share": mass.sum(), "per_token": mass.mean() / level})
     return pd.DataFrame(rows, columns=["model", "data", "stage", "id", "role", "share", "per_token"])
 
 
@@ -314,10 +305,7 @@ def _spaced(values: list[int], count: int) -> list[int]:
 
 
 def largest_of_interest(data: pd.DataFrame) -> float:
-    """The top of the colour scale: the largest flow between different regions, not counting flow to bos.
-
-    After many causal layers nearly all flow ends at bos; a scale that includes it would hide everything else.
-    """
+    """The largest flow between different regions, not counting that to bos, which would hide everything else."""
     between = data[(data["region"] != data["region_to"]) & (data["region_to"] != "bos")]
     return max(float(between["flow"].max()), 1e-6)
 

@@ -23,26 +23,13 @@ import xarray as xr
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from floatlens.anchors import find_anchors, parse_rule
+from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.samples import (
-    Array,
-    Layers,
-    Traces,
-    choose_layers,
-    depths,
-    few_layers,
-    halves,
-    index_of,
-    mean_over,
-    pick,
-    profile,
-    require,
-    sample_name,
-)
-from floatlens.stats import NAN
+from floatlens.findings.positions import Layers, anchors_of, choose_layers, few_layers, index_of
+from floatlens.findings.samples import Traces, depths, halves, mean_over, pick, require, sample_name
+from floatlens.stats import NAN, Array
 from floatlens.trace.summarise import split
 from floatlens.trace.trace import Trace
 
@@ -52,8 +39,6 @@ KEPT = {"advantage": "qk_advantage", "norm_part": "qk_norm_part", "angle_part": 
 
 class Geometry(Finding):
     name = "geometry"
-    views = ("split", "heatmap")
-    maps = ("heatmap",)
 
     def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
         """Measure where the anchors' score advantage comes from, mean over heads and over the steps that have anchors."""
@@ -71,11 +56,10 @@ class Geometry(Finding):
                 at = {"layer": index, "rule": rule}
                 parts = [trace.data[name].sel(at).transpose("step", "head").values for name in KEPT.values()]
             else:
-                a_ST = profile(trace, index).values[:, 0]
-                anchors_ST = find_anchors(a_ST, rule, trace.attention_kind)
-                others_ST = np.isfinite(a_ST) & ~anchors_ST
+                a_SLT, anchors_SLT = anchors_of(trace, rule, index)  # of one layer
+                others_SLT = np.isfinite(a_SLT.values) & ~anchors_SLT
                 score_SHT, norm_SHT = (_layer(trace, name, index) for name in ("qk", "qk_norm"))
-                parts = list(split(score_SHT, norm_SHT, anchors_ST[:, None], others_ST[:, None]))
+                parts = list(split(score_SHT, norm_SHT, anchors_SLT, others_SLT))
             parts_PL[:, position] = [mean_over(part_SH, (0, 1)) for part_SH in parts]
         numbers = dict(zip(KEPT, parts_PL, strict=True))
         shares = shares_by_half(numbers, depths(trace, np.array(layers)))
@@ -134,7 +118,7 @@ def shares_by_half(parts_L: Mapping[str, Array], depth_L: Array) -> dict[str, fl
 
 def _cells(trace: Trace, layer: int, rule: str, head: int | None, step: int | None) -> pd.DataFrame:
     """One row per factor and cell of its map, with the anchors of its step or of the one step drawn."""
-    anchors_ST = find_anchors(profile(trace, layer).values[:, 0], rule, trace.attention_kind)
+    anchors_ST = anchors_of(trace, rule, layer)[1][:, 0]
     row = index_of(trace, "step", int(trace.data["step"].values[-1]) if step is None else step)
     rows = "step"
     if head is None:
@@ -180,7 +164,7 @@ def _until(trace: Trace, name: str, layer: int, row: int) -> Array:
 
 
 def _draw_maps(trace: Trace, data: pd.DataFrame, rule: str, head: int | None) -> Figure:
-    layers, rows, tokens = list(dict.fromkeys(data["layer"])), data["row_is"].iloc[0], trace.texts()
+    layers, rows = list(dict.fromkeys(data["layer"])), data["row_is"].iloc[0]
     with style.sheet():
         figure = style.new_figure(0.6 + (2.1 if rows == "query" else 1.35) * len(layers))
         grid = figure.subplots(len(layers), 3, squeeze=False, sharex=True, sharey=True)
@@ -195,7 +179,6 @@ def _draw_maps(trace: Trace, data: pd.DataFrame, rule: str, head: int | None) ->
                 norm, cmap = Normalize(lowest, highest), style.SEQUENTIAL
             mesh = draw.attention_map(axes, values.to_numpy(), cmap=cmap, norm=norm)
             draw.hatch_anchors(axes, anchors.to_numpy())
-            draw.name_on_hover(axes, values.to_numpy(), tokens, rows=rows)
             figure.colorbar(mesh, ax=axes, pad=0.01, aspect=14).ax.tick_params(labelsize=6)
         for axes, text in zip(grid[0], FACTORS.values(), strict=True):
             axes.set_title(text, pad=10)

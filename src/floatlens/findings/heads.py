@@ -23,9 +23,9 @@ from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import definitions, draw, published
 from floatlens.findings.finding import Finding, register_finding
-from floatlens.findings.samples import Array, depths, mean_over, parts_of
+from floatlens.findings.samples import depths, mean_over, parts_of
 from floatlens.findings.spelling import count
-from floatlens.stats import NAN
+from floatlens.stats import NAN, Array
 from floatlens.trace.summarise import prompt_share
 from floatlens.trace.trace import Trace
 
@@ -35,8 +35,6 @@ SCORES = {"hit": "copy score", "mass": "mass on gold evidence", "query": "query-
 
 class Heads(Finding):
     name = "heads"
-    views = ("map", "depth")
-    setting = "passages"
 
     def measure_one(self, trace: Trace) -> xr.Dataset:
         """Measure which heads copy from the gold document: scores in [0, 1] per sample, weighted by committed tokens.

@@ -35,10 +35,6 @@ LEAST = 20  # percent correct below which a model has too little to gain or lose
 
 class Knowledge(Finding):
     name = "knowledge"
-    views = ("gain",)
-    reads = "answers"
-    setting = "passages"
-    parts = ("knowledge",)
 
     def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
         """Measure the gain of the answers from passages, one row per model and question."""

@@ -14,14 +14,16 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.anchors import baseline, find_anchors
+from floatlens.anchors import baseline
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.findings import definitions, knowledge, stress, style
+from floatlens.findings.drift import floating_of
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.samples import Array, mean, mean_over, profile, question_of
+from floatlens.findings.positions import anchors_of
+from floatlens.findings.samples import mean, mean_over, question_of
 from floatlens.findings.verdict import Verdict, no_sink, sides_of
-from floatlens.stats import NAN, NO_INTERVAL, Interval, bonett_wright, spearman
+from floatlens.stats import NAN, NO_INTERVAL, Array, Interval, bonett_wright, spearman
 from floatlens.trace.trace import Trace
 
 PAIRS = {"gain": ("floating", "gain from passages"), "middle": ("sink", "loss in the middle")}
@@ -29,18 +31,13 @@ PAIRS = {"gain": ("floating", "gain from passages"), "middle": ("sink", "loss in
 
 class Links(Finding):
     name = "links"
-    views = ("scatter",)
-    reads = "both"
-    parts = ("traces", "knowledge")
-    needs_means = ("received",)
 
     def measure_one(self, trace: Trace, *, rule: str = "sigma(3)") -> xr.Dataset:
         """Measure, per model and question, numbers of the trace and scores of the answers; samples are (traces, answers)."""
-        a = profile(trace).values
-        p_SLT = definitions.anchor_mass(np.nan_to_num(a), find_anchors(a, rule, trace.attention_kind))
-        floating = np.array([definitions.floating(p_SLT[:, n]) for n in range(a.shape[1])])
-        sink = 100 * (a - baseline(a, trace.attention_kind))[..., 0].mean(axis=0)
-        return xr.Dataset({"floating": mean(floating), "sink": mean(sink)})
+        a, anchors = anchors_of(trace, rule)
+        floating_L = floating_of(definitions.anchor_mass(np.nan_to_num(a.values), anchors))
+        sink_L = 100 * (a.values - baseline(a.values, trace.attention_kind))[..., 0].mean(axis=0)
+        return xr.Dataset({"floating": mean(floating_L), "sink": mean(sink_L)})
 
     def measure_all(self, samples: Any, **options: Any) -> xr.Dataset:
         if not isinstance(samples, tuple) or len(samples) != 2:
@@ -48,7 +45,7 @@ class Links(Finding):
         found = super().measure_all(samples[0], **options)
         table = answers_of(samples[1])
         pairs = zip(found["model"].values, found["sample_id"].values, strict=True)
-        keys = [(str(model), question_of(str(sample))) for model, sample in pairs]
+        keys = [(model, question_of(sample)) for model, sample in pairs]
         scores = {"gain": _gain(table), "middle": _middle(table)}
         return found.assign({name: ("sample", [of.get(key, np.nan) for key in keys]) for name, of in scores.items()})
 
@@ -84,9 +81,8 @@ class Links(Finding):
 
 
 def _gain(answers: pd.DataFrame) -> dict[tuple[str, str], float]:
-    if not set(answers["condition"]) & set(knowledge.CONDITIONS):
-        return {}
-    return _by_question(knowledge.measure(answers), "gain")
+    asked = set(answers["condition"]) & set(knowledge.CONDITIONS)
+    return _by_question(knowledge.measure(answers), "gain") if asked else {}
 
 
 def _middle(answers: pd.DataFrame) -> dict[tuple[str, str], float]:
@@ -101,24 +97,15 @@ def _middle(answers: pd.DataFrame) -> dict[tuple[str, str], float]:
 
 
 def _by_question(measured: xr.Dataset, name: str) -> dict[tuple[str, str], float]:
-    keys = zip(measured["model"].values, measured["sample_id"].values, measured[name].values, strict=True)
-    return {(str(model), str(sample)): float(value) for model, sample, value in keys}
+    keys = zip(measured["model"].values, measured["sample_id"].values, strict=True)
+    return dict(zip(keys, measured[name].values.tolist(), strict=True))
 
 
 def _points(measured: xr.Dataset) -> pd.DataFrame:
-    parts = []
-    for pair, (x, _) in PAIRS.items():
-        frame = pd.DataFrame(
-            {
-                "pair": pair,
-                "model": measured["model"].values.astype(str),
-                "sample": measured["sample_id"].values.astype(str),
-                "x": measured[x].values,
-                "y": measured[pair].values,
-            }
-        )
-        parts.append(frame.dropna(subset=["x", "y"]))
-    return pd.concat(parts, ignore_index=True)
+    frame = measured.drop_vars("sample").to_dataframe().rename(columns={"sample_id": "sample"})
+    parts = [frame.assign(pair=pair, x=frame[x], y=frame[pair]) for pair, (x, _) in PAIRS.items()]
+    columns = ["pair", "model", "sample", "x", "y"]
+    return pd.concat(parts, ignore_index=True)[columns].dropna(subset=["x", "y"], ignore_index=True)
 
 
 def _correlate(measured: xr.Dataset, x: str, y: str, kind: str, model: str | None) -> Verdict:

@@ -12,8 +12,8 @@ import pandas as pd
 import xarray as xr
 
 from floatlens import paper
-from floatlens.findings.samples import Array
 from floatlens.paper import figures
+from floatlens.stats import Array
 from floatlens.trace.trace import Trace
 
 NAMES = {"llada": "LLaDA (paper)", "dream": "Dream (paper)", "llama": "Llama (paper)", "qwen": "Qwen (paper)"}

@@ -23,11 +23,11 @@ import xarray as xr
 from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import CLAIMS, Finding, register_claim, register_finding
-from floatlens.findings.samples import Array, mean, parts_of, per_question
+from floatlens.findings.samples import mean, parts_of, per_question
 from floatlens.findings.spelling import percent
 from floatlens.findings.verdict import Verdict, mean_of
 from floatlens.findings.window import LENGTH, PROMPT, read_text
-from floatlens.stats import NOT_TESTABLE
+from floatlens.stats import NOT_TESTABLE, Array
 from floatlens.store.runs import TEXTS
 
 if TYPE_CHECKING:
@@ -139,9 +139,6 @@ def texts_of(source: pd.DataFrame | str | Path | Iterable[str | Path]) -> pd.Dat
 
 class Sink(Finding):
     name = "sink"
-    reads = "texts"
-    setting = "text"
-    parts = ("texts",)
 
     def measure_all(self, texts: Any) -> xr.Dataset:
         """Measure where the sink is and what becomes of it without its token, one row per model and text."""
@@ -167,7 +164,10 @@ class Sink(Finding):
         pairs = zip(column(OUT, "nats"), column(BACK, "nats"), column(BACK, "inserted"), strict=True)
         layers = max(len(each) for each in tested["share_by_layer"])
         by_layer = {"share": "share_by_layer", "first": "first_by_layer", "floating": "floating_by_layer"}
-        depths = [_depth(each) for each in column(AS_IS, "share_by_layer")]
+        arrays = {name: _by_layer(column(AS_IS, of), layers) for name, of in by_layer.items()}
+        there = np.isfinite(arrays["share"])
+        last = np.maximum(there.sum(axis=1, keepdims=True) - 1, 1)
+        depth = np.where(there, np.arange(layers) / last, np.nan)
         numbers = {
             **{name: column(AS_IS, name) for name in ("sink_share", "first_share")},
             "deep_floating": column(AS_IS, "floating"),
@@ -180,10 +180,10 @@ class Sink(Finding):
         }
         return xr.Dataset(
             {
-                **{name: (("sample", "layer"), _by_layer(column(AS_IS, of), layers)) for name, of in by_layer.items()},
+                **{name: (("sample", "layer"), values) for name, values in arrays.items()},
                 **{name: ("sample", np.asarray(values, float)) for name, values in numbers.items()},
                 "candidate": ("sample", np.array([token for token, _ in of_row], object)),
-                "depth": (("sample", "layer"), _by_layer(depths, layers)),
+                "depth": (("sample", "layer"), depth),
             },
             coords={**coords, "layer": np.arange(layers)},
         )
@@ -207,23 +207,15 @@ def find_candidate(sink_ids: Iterable[int]) -> int:
     return Counter(int(i) for i in sink_ids).most_common(1)[0][0]
 
 
-def _candidate_of(part: xr.Dataset) -> str:
-    return str(part["candidate"].values[0])
-
-
 def _describe(part: xr.Dataset) -> str:
     """What the sink is, in words."""
     if mean(part["first_share"].values) > CLAIMS["sink.first"].effect:
         return "the first token"
     if _blocked(part):
         return "no token type and not the first token"
+    token = str(part["candidate"].values[0])
     followed = mean(part["follows"].values) - mean(part["follows_other"].values) > CLAIMS["sink.type"].effect
-    return f"the token type {_candidate_of(part)!r}" if followed else f"often {_candidate_of(part)!r}, not as a type"
-
-
-def _depth(numbers: Any) -> Any:
-    """Relative depth of the layers of one row, from 0 to 1; of a row without numbers None."""
-    return np.linspace(0, 1, len(numbers)) if isinstance(numbers, Sequence | np.ndarray) else None
+    return f"the token type {token!r}" if followed else f"often {token!r}, not as a type"
 
 
 def _by_layer(cells: Any, layers: int) -> Array:
@@ -236,10 +228,7 @@ def _by_layer(cells: Any, layers: int) -> Array:
 
 
 def _nats_saved(out: Any, back: Any, inserted: Any) -> float:
-    """Mean surprise at the same later tokens without the candidate minus with one put back: those after the prompt.
-
-    The text with the inserted token is one longer before them, so its token n + 1 is token n of the text without.
-    """
+    """Mean surprise at the tokens after the prompt, without the candidate minus with one, which moves them by one."""
     if not isinstance(out, Sequence | np.ndarray) or not isinstance(back, Sequence | np.ndarray) or inserted >= PROMPT:
         return float("nan")
     return float(np.mean(np.asarray(out, float)[:-1]) - np.mean(np.asarray(back, float)[1:]))
@@ -258,7 +247,7 @@ def _blocked(part: xr.Dataset) -> str:
 
 def _on_type(measured: xr.Dataset, values: Array, model: str | None, **beside: Array) -> Verdict:
     part = measured if model is None else dict(parts_of(measured))[model]
-    token = f"the candidate is {_candidate_of(part)!r}"
+    token = f"the candidate is {str(part['candidate'].values[0])!r}"
     found = mean_of(measured, values, model=model, what="texts", beside=beside, reason=token)
     reason = _blocked(part)
     return replace(found, verdict=NOT_TESTABLE, reason=reason) if reason else found

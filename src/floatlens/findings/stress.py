@@ -22,20 +22,17 @@ from floatlens.evaluation.stress import STRESSES
 from floatlens.findings import draw
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.knowledge import floor
-from floatlens.findings.samples import Array, mean_over, per_question
+from floatlens.findings.samples import mean_over, per_question
 from floatlens.findings.spelling import listed, percent
 from floatlens.findings.style import short
 from floatlens.findings.verdict import Verdict, change_under, contrast
+from floatlens.stats import Array
 
 ROOM = 5  # points: the smallest effect of the claims that compare losses
 
 
 class Stress(Finding):
     name = "stress"
-    views = ("curves",)
-    reads = "answers"
-    setting = "passages"
-    parts = ("stress",)
 
     def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
         """Measure how the score of each question changes from level to level, one row per stress, model and question.

@@ -15,24 +15,15 @@ import pandas as pd
 import xarray as xr
 from matplotlib.figure import Figure
 
-from floatlens.anchors import find_anchors
 from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, groups_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.samples import (
-    Array,
-    Layers,
-    answer_positions,
-    depths,
-    halves,
-    mean,
-    models_of,
-    parts_of,
-    profile,
-)
+from floatlens.findings.positions import Layers, anchors_of, answer_positions
+from floatlens.findings.samples import depths, halves, mean, models_of, parts_of
 from floatlens.findings.spelling import percent
 from floatlens.findings.verdict import Verdict, mean_of, rows_of
+from floatlens.stats import Array
 from floatlens.trace.trace import Trace
 
 EDGE = 0.05  # a share this near to 0 or 1 cannot differ between layers
@@ -47,8 +38,6 @@ SHADES = dict(
 
 class Tokens(Finding):
     name = "tokens"
-    views = ("depth",)
-    needs_means = ("received",)
 
     def measure_one(
         self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)", classifier: Classifier | None = None
@@ -57,8 +46,7 @@ class Tokens(Finding):
 
         `classifier(token_strings) -> kinds` replaces the built-in one; it may also return just `structural` and `lexical`.
         """
-        a = profile(trace, layer)
-        anchors_SLT = find_anchors(a.values, rule, trace.attention_kind)
+        a, anchors_SLT = anchors_of(trace, rule, layer)
         kinds_ST = kinds_by_step(trace, classifier)
         names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
         if names != KINDS:

@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from floatlens.anchors import find_anchors
 from floatlens.data.prompt import Prompt
+from floatlens.stats import Array
 
 if TYPE_CHECKING:
     from floatlens.lens import Lens
     from floatlens.trace.trace import Trace
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 ROWS = 8  # rows of a window, and the positions between its first row and its last key
 FEWEST_KEYS, FEWEST_WINDOWS = 32, 8
 PROMPT, WRITTEN, HIDDEN = 64, 96, ROWS  # tokens of a text; the last ones stay masked at the last step

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from floatlens.findings.finding import CLAIMS
 from floatlens.findings.spelling import count, listed, percent
 from floatlens.findings.style import short
 from floatlens.findings.verdict import by_claim
@@ -16,40 +17,11 @@ SHORT = {HOLDS: "holds", FAILS: "fails", INCONCLUSIVE: "open", DEPENDS: "depends
 MOST = 5
 CANDIDATE = re.compile(r"the candidate is (\S.*?)(?:;|$)")  # in the reason of a verdict of the finding sink
 Claims = Sequence[dict[str, Any]]
-GAIN = "Passages add {gain of the MDM, points} points of accuracy to {model}, and {gain of the ARM, points} to {other}."
-# What is said of a claim that holds, and of one that fails.
-ALOUD = {
-    "sink.type": ("{model}'s sink is a token type: {token} draws it along in {candidate} of its new places.", ""),
-    "sink.back": (
-        "Without {token}, {model}'s anchors float: {out} of their attention moves from window to window, {back} with one "
-        "put back.",
-        "",
-    ),
-    "sink.absent": (
-        "Without {token}, {model}'s anchors float: {out} of their attention moves from window to window, {as is} in the "
-        "text as it is.",
-        "",
-    ),
-    "drift.moves": (
-        "Anchors move more in {model} than in {other}: a difference of {points} points of their attention.",
-        "Anchors move no more in {model} than in {other}: a difference of {points} points of their attention.",
-    ),
-    "drift.floats": (
-        "While {model} writes, {value} more of the attention on its anchors moves than the order of writing and an "
-        "untrained network move.",
-        "In {model}, no more of the attention on the anchors moves while an answer is written than the order of writing and "
-        "an untrained network move.",
-    ),
-    "drift.renewal": (
-        "When {model} has written its answer, {value} of the attention on its anchors lies elsewhere.",
-        "When {model} has written its answer, only {value} of the attention on its anchors lies elsewhere.",
-    ),
-    "knowledge.gain": (GAIN, GAIN),
-    "stress.noise": (
-        "Noise costs {model} less than {other}: a difference of {points} points of accuracy.",
-        "Noise costs {model} no less than {other}: a difference of {points} points of accuracy.",
-    ),
-}
+# The claims of which something is said, in this order: `aloud` and `aloud_fails` in claims.toml.
+SAID = (
+    "sink.type", "sink.back", "sink.absent", "drift.moves", "drift.floats", "drift.renewal", "knowledge.gain",
+    "stress.noise",
+)  # fmt: skip
 # Not said of a model of which one of these is said.
 INSTEAD = {"sink.absent": ("sink.back",), "drift.renewal": ("drift.moves", "drift.floats")}
 
@@ -85,8 +57,8 @@ def say_aloud(claims: Claims) -> list[str]:
     """Up to five sentences on the claims that hold or fail: the sink, its token, movement, passages."""
     decided = by_claim([claim for claim in claims if claim["verdict"] in (HOLDS, FAILS)])
     said, about = _first_token(decided), set()
-    for id_, (holds, fails) in ALOUD.items():
-        for verdict, text in ((HOLDS, holds), (FAILS, fails)):
+    for id_ in SAID:
+        for verdict, text in ((HOLDS, CLAIMS[id_].aloud), (FAILS, CLAIMS[id_].aloud_fails)):
             several = [claim for claim in decided.get(id_, ()) if claim["verdict"] == verdict]
             for other in INSTEAD.get(id_, ()):
                 several = [claim for claim in several if (other, claim["models"][0]) not in about]
@@ -103,7 +75,8 @@ def say_aloud(claims: Claims) -> list[str]:
 def _first_token(decided: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Which models have a sink at the first token: on prose if that was read, otherwise on questions (ARMs only)."""
     name, scale = ("sink.first", 100) if "sink.first" in decided else ("absorption.sink", 1)
-    gives, without = [], []
+    gives: list[str] = []
+    without: list[str] = []
     for claim in sorted(decided.get(name, []), key=lambda claim: claim["verdict"] != HOLDS):
         model, extra = short(claim["models"][0]), scale * claim["value"]
         if extra < 0.5:

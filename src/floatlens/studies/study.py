@@ -15,14 +15,14 @@ from typing import Any, Unpack
 import pandas as pd
 
 from floatlens.data.template import parse
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation import summary
 from floatlens.evaluation.conditions import conditions
 from floatlens.evaluation.loop import Experiment, ModelWorker, run_experiments
 from floatlens.evaluation.sources import CLOSED, OPEN, WITHOUT_PASSAGES, DataSource, problems_of, write_problems
 from floatlens.evaluation.table import table1
 from floatlens.files import atomic_write, temporary_folder
-from floatlens.findings.finding import FINDINGS, check_setting
+from floatlens.findings.finding import FINDINGS, SETTINGS
 from floatlens.findings.sink import CONTROLS, WINDOWED, WORDS
 from floatlens.findings.verdict import correct_primary
 from floatlens.findings.window import LENGTH, read_text, reason_against
@@ -173,7 +173,7 @@ def check(plan: StudyPlan) -> None:
     """Raise an error for invalid models and settings before any weight is read."""
     if not plan.models:
         raise FloatLensError("a study needs at least one model, such as tiny-mdm tiny-arm")
-    check_setting(plan.scope.setting)
+    check_known("setting", plan.scope.setting, SETTINGS)
     _ = plan.findings, plan.sizes
     specs = [*plan.scope.stress_interventions, *(plan.scope.interventions or ())]
     for model in plan.models:

@@ -35,7 +35,7 @@ from floatlens.findings import style, window
 from floatlens.findings.absorption import absorption
 from floatlens.findings.finding import as_table
 from floatlens.findings.heads import heads
-from floatlens.findings.massive import massive
+from floatlens.findings.other_papers import massive
 from floatlens.findings.samples import mean, mean_over
 from floatlens.findings.spelling import count, percent
 from floatlens.findings.window import attend, numbers_of, reason_against
