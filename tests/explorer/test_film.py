@@ -11,7 +11,7 @@ import pytest
 import floatlens as fl
 from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
-from floatlens.explorer.film import bits, evenly, film, frame, packed, unpacked
+from floatlens.explorer.film import bits, evenly, film, packed, received_and_anchors, unpacked
 from floatlens.explorer.page import escaped_json
 from floatlens.explorer.widget import FilmFrame
 from tests.explorer.traces import planted, tiny
@@ -139,10 +139,11 @@ def test_a_trace_without_received_attention_is_refused() -> None:
         film(fl.Trace(trace.data.drop_vars("received")))
 
 
-def test_a_frame_is_a_step_of_the_film(trace: fl.Trace) -> None:
+def test_a_step_of_a_live_run_is_a_step_of_the_film(trace: fl.Trace) -> None:
     made = film(trace)
     length = int(np.isfinite(trace.data["received"].values[0, 0, 0]).sum())
-    one = frame(trace.data["received"].values[0, :, :, :length], trace.attention_kind)
+    profile_LT = trace.data["received"].values[0, :, :, :length].mean(1)
+    one = received_and_anchors(profile_LT, profile_LT.mean(0), trace.attention_kind)
     np.testing.assert_array_equal(unpacked(one["received"]), unpacked(made["received"])[0, :, :length])
     for rule in made["anchors"]:
         np.testing.assert_array_equal(

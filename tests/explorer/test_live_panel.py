@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import floatlens as fl
-from floatlens.explorer.film import film, frame
+from floatlens.explorer.film import film, received_and_anchors
 from floatlens.explorer.page import embed
 from tests.browser import Visit
 from tests.explorer.traces import tiny
@@ -69,6 +69,7 @@ def messages(trace: fl.Trace, id: int, interventions: tuple[str, ...] = ()) -> l
     header = {name: value for name, value in whole.items() if name not in {*arrays, "anchors", "anchors_all"}}
     header |= {"length": trace.data.sizes["position"], "received_heads": None, "attention": None, "output": ""}
     rows = [*trace.data["tokens"].values.tolist(), trace.final_tokens.tolist()]
+    profile_SLT = trace.head_mean("received").values
     steps = [
         {
             "type": "step",
@@ -77,7 +78,7 @@ def messages(trace: fl.Trace, id: int, interventions: tuple[str, ...] = ()) -> l
             "tokens": rows[index],
             "after": rows[index + 1],
             "confidence": [None] * len(rows[0]),
-            **frame(trace.data["received"].values[index], trace.attention_kind),
+            **received_and_anchors(profile_SLT[index], profile_SLT[index].mean(0), trace.attention_kind),
         }
         for index in range(trace.data.sizes["step"])
     ]

@@ -122,12 +122,10 @@ def hidden_observed(model: Any, session: Session) -> Iterator[None]:
     if model not in _layers:  # cached, because it is needed at every step
         _layers[model] = layers_of(model)
     layers, norm = _layers[model]
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    head: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     by_lens = "lens_token" in session.hidden
     if by_lens and head is None:
-        raise FloatLensError(
-            f"{type(model).__name__} has no output embeddings for the logit lens; leave out lens_token"
-        )
+        raise FloatLensError(f"{type(model).__name__} has no output embeddings; leave out lens_token")
     last: torch.Tensor | None = None  # the last layer's states in the running pass
     busy = False  # while the logit lens itself calls the head
 

@@ -87,8 +87,6 @@ class Connection:
                 about = {"id": id_of(text)}
             self._say({**about, "type": "error", "message": " ".join(str(error).split())})
 
-    # --- runs -----------------------------------------------------------------------------------------------------------
-
     def _queue(self, asked: dict[str, Any]) -> None:
         lenses, queue, number = self.explorer.lenses, self.explorer.queue, asked["id"]
         if asked["model"] not in lenses:
@@ -141,8 +139,6 @@ class Connection:
     def _stop_all(self) -> None:
         for stop in list(self.stops.values()):
             stop.set()
-
-    # --- sending --------------------------------------------------------------------------------------------------------
 
     def _say(self, message: dict[str, Any]) -> None:
         """Queue a message, from any thread."""

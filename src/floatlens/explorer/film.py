@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -117,18 +117,18 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
         "tokens": packed(tokens_ST, "int32"),
         "committed_at": [int(n) for n in data["committed_at"].values],
         "revised": [int(n) for n in data["revised"].values] if "revised" in data else None,
-        "confidence": packed(data["confidence"].values[steps_at], "float16"),
+        "confidence": packed(data["confidence"].values[steps_at]),
         "regions": [{"name": r.name, "start": r.start, "end": r.end} for r in trace.regions],
         "gold": trace.gold,
         "kinds": _kinds(trace),
         "kind_groups": GROUPS,
-        "received_heads": _packed_or_none(heads_SLHT),
+        "received_heads": packed(heads_SLHT),
         "head_steps": [steps_at.index(i) for i in head_steps],
-        "attention": _packed_or_none(attention_SLTT),
+        "attention": packed(attention_SLTT),
         "attention_steps": [steps_at.index(i) for i in attention_steps],
-        "drift": _packed_or_none(drift_SLT),
-        "moved": _packed_or_none(moved_SL),
-        **_received(shown_SLT, profile_SLT[steps_at].mean(axis=1), trace.attention_kind, rules),
+        "drift": packed(drift_SLT),
+        "moved": packed(moved_SL),
+        **received_and_anchors(shown_SLT, profile_SLT[steps_at].mean(axis=1), trace.attention_kind, rules),
         "interventions": trace._from_json("interventions", []),
         "request": request(trace),
         "thinned": thinned or None,
@@ -138,10 +138,9 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 def request(trace: Trace) -> dict[str, Any] | None:
     """Return the request that made the trace, to run it again; None for a trace of the user's own loop.
 
-    `load` are the options of `floatlens.load`; `built_from` describes how the prompt is built (see
-    `record.labels.built_from`), and if it is None, `prompt` has its tokens and regions; `settings` are those of the
-    sampler that differ from the defaults; `replay` has the order and the tokens of a given answer, and its text if that
-    gives the same tokens.
+    `load` are the options of `floatlens.load`; `built_from` are the arguments that build the prompt (`trace.recorder`),
+    and if it is None, `prompt` has its tokens and regions; `settings` are those of the sampler that differ from the
+    defaults; `replay` has the order and the tokens of a given answer, and its text if that gives the same tokens.
     """
     sampler = str(trace.data.attrs.get("sampler"))
     built_from, given = trace._from_json("built_from", None), trace._from_json("replay", None)
@@ -193,21 +192,16 @@ def _replay(trace: Trace, order: str) -> dict[str, Any]:
     }
 
 
-def frame(received_LHT: Array, attention: str, rules: Sequence[str] = RULES) -> dict[str, Any]:
-    """Return one step of a live film: received attention, its mean over layers, and the anchors of both.
+def received_and_anchors(received: Array, mean: Array, attention: str, rules: Sequence[str] = RULES) -> dict[str, Any]:
+    """Received attention by layer and its mean over layers, and the anchors of both; of a film, or of one step.
 
-    >>> frame(np.array([[[0.7, 0.1, 0.1, 0.1]]]), "bidirectional", ["top(1)"])["anchors"]
+    >>> uniform = np.array([[0.7, 0.1, 0.1, 0.1]])
+    >>> received_and_anchors(uniform, uniform[0], "bidirectional", ["top(1)"])["anchors"]
     {'top(n=1)': {'dtype': 'uint8', 'shape': [1, 1], 'data': 'AQ=='}}
     """
-    profile_LT = received_LHT.mean(axis=1, dtype=np.float32)
-    return _received(profile_LT, profile_LT.mean(axis=0), attention, rules)
-
-
-def _received(received: Array, mean: Array, attention: str, rules: Sequence[str]) -> dict[str, Any]:
-    """Received attention by layer and its mean over layers, and the anchors of both."""
     found: dict[str, Any] = {}
     for ending, values in (("", received), ("_all", mean)):
-        found[f"received{ending}"] = packed(values, "float16")
+        found[f"received{ending}"] = packed(values)
         found[f"anchors{ending}"] = {parse_rule(r).id: bits(find_anchors(values, r, attention)) for r in rules}
     return found
 
@@ -298,20 +292,12 @@ def _kinds(trace: Trace) -> list[str]:
     return kinds
 
 
-# --- arrays as JSON: dtype, shape, and little-endian bytes as base64 ------------------------------------------------------
-
-DTYPES = ("float16", "int32", "uint8")
-
-
-def packed(array: Array, dtype: str) -> dict[str, Any]:
-    """Encode an array as JSON."""
-    assert dtype in DTYPES, dtype
+def packed(array: Array | None, dtype: Literal["float16", "int32", "uint8"] = "float16") -> dict[str, Any] | None:
+    """Encode an array as JSON; None stays None."""
+    if array is None:
+        return None
     ordered = np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<"))
     return {"dtype": dtype, "shape": list(array.shape), "data": base64.b64encode(ordered.tobytes()).decode("ascii")}
-
-
-def _packed_or_none(array: Array | None) -> dict[str, Any] | None:
-    return None if array is None else packed(array, "float16")
 
 
 def unpacked(value: dict[str, Any]) -> Array:
@@ -320,6 +306,6 @@ def unpacked(value: dict[str, Any]) -> Array:
     return flat.reshape(value["shape"]).astype(value["dtype"])
 
 
-def bits(flags: Array) -> dict[str, Any]:
+def bits(flags: Array) -> dict[str, Any] | None:
     """Pack booleans into bits along the last axis, the first in the lowest bit."""
     return packed(np.packbits(flags, axis=-1, bitorder="little"), "uint8")

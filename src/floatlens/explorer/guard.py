@@ -101,12 +101,9 @@ class Guard:
         return True
 
     def sign_in(self, request: HTTPConnection) -> Response:
-        """Set the cookie and send the browser to the bare address.
-
-        An address that was typed or pasted is redirected, which keeps its fragment. A navigation that began outside this
-        site, as from the file that the browser was started with, would not carry a SameSite=Strict cookie through a
-        redirect: it gets a page that refreshes itself.
-        """
+        """Set the cookie and send the browser to the bare address, by a redirect, which keeps the address's fragment."""
+        # After a navigation from another site, or from the file that the browser was started with, a redirect would not
+        # carry a SameSite=Strict cookie; a page that refreshes itself does.
         elsewhere = request.headers.get("sec-fetch-site") == "cross-site"
         response: Response = HTMLResponse(SIGN_IN) if elsewhere else RedirectResponse("/", 303)
         response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict", path="/")

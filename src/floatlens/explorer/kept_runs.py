@@ -37,10 +37,9 @@ class RunMatrices:
 
     def __init__(self, *, steps: int, layers: list[int], length: int, cached: bool, room: int) -> None:
         self.layers, self.cached = layers, cached
-        one = 2 * len(layers) * length * length
-        fitting = room // max(one, 1)
-        self.every = 1 if cached else -(-steps // fitting) if fitting else 0
-        count = (-(-steps // self.every) if not cached else 1) if fitting else 0
+        fitting = room // max(2 * len(layers) * length**2, 1)
+        self.every = -(-steps // (1 if cached else fitting)) if fitting else 0  # steps per matrix
+        count = -(-steps // self.every) if fitting else 0
         self.matrices_SLTT: Array = np.zeros((count, len(layers), length, length), np.float16)
         self.lengths: dict[int, int] = {}
 
@@ -50,19 +49,18 @@ class RunMatrices:
 
     def add(self, step: int, mean_QT: Mapping[int, torch.Tensor]) -> None:
         """Store the rows of one forward pass by layer; its queries are the last positions of the sequence so far."""
-        slot = step // self.every if self.every and not self.cached else 0
-        if not len(self.matrices_SLTT) or (not self.cached and step % self.every):
+        if not self.every or (not self.cached and step % self.every):
             return
         for index, layer in enumerate(self.layers):
             rows_QT = mean_QT[layer].detach().float().cpu().numpy()
             Q, T = rows_QT.shape
-            self.matrices_SLTT[slot, index, T - Q : T, :T] = rows_QT
+            self.matrices_SLTT[step // self.every, index, T - Q : T, :T] = rows_QT
         self.lengths[step] = T
 
     def of(self, step: int, layer: int | None, position: int, direction: str) -> list[float | None]:
         """Return what `position` attends to (`from`) or what attends to it (`to`); None where no position exists yet."""
         N = self.matrices_SLTT.shape[-1]
-        if not len(self.matrices_SLTT):
+        if not self.every:
             raise FloatLensError(
                 f"the attention of this run was not kept: {N} positions in {len(self.layers)} layers need too much memory"
             )
@@ -78,8 +76,7 @@ class RunMatrices:
             raise FloatLensError(f"position {position} does not exist at step {step}; there are {T}")
         if layer is not None and layer not in self.layers:
             raise FloatLensError(f"layer {layer} does not exist; there are {len(self.layers)}")
-        slot = 0 if self.cached else step // self.every
-        matrix_LTT = self.matrices_SLTT[slot, :, :T, :T]
+        matrix_LTT = self.matrices_SLTT[step // self.every, :, :T, :T]
         chosen_LTT = matrix_LTT if layer is None else matrix_LTT[[self.layers.index(layer)]]
         picked_LT = chosen_LTT[:, position, :] if direction == "from" else chosen_LTT[:, :, position]
         mean_T = picked_LT.astype(np.float32).mean(0)

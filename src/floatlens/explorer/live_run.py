@@ -15,7 +15,7 @@ from floatlens.data.sample import Passage
 from floatlens.data.template import Template
 from floatlens.data.token_kinds import GROUPS, classify, spelled
 from floatlens.decode.step import Step
-from floatlens.explorer.film import FORMAT, Array, film, frame
+from floatlens.explorer.film import FORMAT, Array, film, received_and_anchors
 from floatlens.explorer.kept_runs import RunMatrices
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Lens
@@ -101,16 +101,16 @@ def start(lens: Lens, asked: dict[str, Any], prompt: Prompt, watch: Watch, specs
 def moment(lens: Lens, step: Step, received: dict[int, torch.Tensor], N: int) -> dict[str, Any]:
     """Return one step: tokens before and after, the sampler's confidence, and received attention."""
     T = step.tokens_BT.shape[1]
-    received_LHT = np.full((len(received), received[min(received)].shape[1], N), np.nan, np.float32)
+    profile_LT = np.full((len(received), N), np.nan, np.float32)
     for index, layer in enumerate(sorted(received)):
-        received_LHT[index, :, :T] = received[layer][0].float().cpu().numpy()
+        profile_LT[index, :T] = received[layer][0].float().cpu().numpy().mean(0)
     confidence_T = filled(step.confidence_BT[0].float().cpu().numpy(), N, np.nan)
     return {
         "index": step.index,
         "tokens": filled(step.tokens_BT[0].cpu().numpy(), N, -1).tolist(),
         "after": filled(step.after_BT[0].cpu().numpy(), N, -1).tolist(),
         "confidence": [round(float(c), 4) if np.isfinite(c) else None for c in confidence_T],
-        **frame(received_LHT, lens.family.attention),
+        **received_and_anchors(profile_LT, profile_LT.mean(0), lens.family.attention),
     }
 
 

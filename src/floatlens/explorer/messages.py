@@ -104,9 +104,7 @@ def read(text: str, longest: int) -> dict[str, Any]:
             raise FloatLensError("the question is empty; type one")
         length = len(message["question"]) + sum(len(p["title"]) + len(p["text"]) for p in message["passages"])
         if length > CHARACTERS:
-            raise FloatLensError(
-                f"question and passages have {length:,} characters together; the maximum is {CHARACTERS:,}"
-            )
+            raise FloatLensError(f"question and passages have {length:,} characters together; at most {CHARACTERS:,}")
     return message
 
 

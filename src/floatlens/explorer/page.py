@@ -117,9 +117,6 @@ def escaped_json(value: Any) -> str:
     return text
 
 
-# --- the live page --------------------------------------------------------------------------------------------------------
-
-
 def live_page(films: Sequence[dict[str, Any]], live: dict[str, Any]) -> str:
     """Return the page of the live explorer; everything that varies is passed as data."""
     script = '<script type="module" src="/assets/explorer.js"></script>'

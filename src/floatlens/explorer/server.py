@@ -142,11 +142,9 @@ def application(
 
 
 def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return (run, sample) of the films to start with: the first sample in all runs that have it, MDMs first.
+    """Return (run, sample) of the films to start with: a text without and with its sink, or the first sample in all runs.
 
-    A text without and with the token that becomes the sink (`studies.texts`) is shown as these two.
-
-    The cursor of films side by side counts the steps of the first, and a diffusion model has more of them.
+    MDMs come first: the cursor counts the steps of the first film.
 
     >>> arm, mdm = ({"sample": 0, "id": "b", "diffusion": diffusion} for diffusion in (False, True))
     >>> first([{"run": 0, "samples": [arm]}, {"run": 1, "samples": [mdm]}])
@@ -166,9 +164,6 @@ def sample_of(request: Request) -> list[int]:
     if not all(text.isascii() and text.isdecimal() and len(text) < 8 for text in given):
         raise FloatLensError("run and sample must be integers, counted from 0; /api/store lists them")
     return [int(text) for text in given]
-
-
-# --- serving --------------------------------------------------------------------------------------------------------------
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -224,18 +219,17 @@ def run(app: Any, bound: socket.socket, limits: Limits) -> None:
 
 
 def open_browser(url: str) -> None:
-    """Open an address in the browser if there is a screen; a text browser would take over the terminal.
-
-    Every user of a machine can read the arguments of its processes, so the browser is given a private file (mode 0600) that
-    forwards to the address. The file is removed when the program ends.
-    """
+    """Open an address in the browser if there is a screen; a text browser would take over the terminal."""
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return
     threading.Thread(target=webbrowser.open, args=(forwarding_file(url).as_uri(),), daemon=True).start()
 
 
 def forwarding_file(url: str) -> Path:
-    """Write an HTML file that forwards to an address, readable by this user only."""
+    """Write an HTML file that forwards to an address, for this user only, and is removed when the program ends.
+
+    Every user of a machine can read the arguments of its processes, so the browser is not given the address itself.
+    """
     number, name = tempfile.mkstemp(prefix="floatlens-", suffix=".html")
     path = Path(name)
     atexit.register(path.unlink, missing_ok=True)

@@ -161,9 +161,7 @@ def rollout(model: str = "llada", gold: int | None = None) -> xr.Dataset:
     """
     _check("rollout figure of model", model, ROLLOUT_MODELS)
     if model == "llama" and gold is not None:
-        raise FloatLensError(
-            f"Llama's rollout is one picture for all placements of the gold document; leave out gold={gold}"
-        )
+        raise FloatLensError(f"Llama's rollout is one picture for all placements of the gold; leave out gold={gold}")
     position = 10 if model == "llama" else 1 if gold is None else gold
     _check("rollout figure of LLaDA with gold at", position, GOLD_POSITIONS)
     table, attributes = _read("rollout_llama" if model == "llama" else f"rollout_llada_gold{position}")

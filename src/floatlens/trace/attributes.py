@@ -37,7 +37,7 @@ PLAIN: dict[str, Any] = {
     "prompt_length": int,
     "seed": int,
 }
-STRUCTURED: dict[str, Any] = {  # stored as JSON
+STRUCTURED: dict[str, Any] = {  # as JSON, since Zarr and xarray keep plain values
     **{name: [str] for name in ("answers", "gold", "rules", "interventions", "region_names", "rule_names")},
     "versions": {str: object},
     "loaded_with": {str: object},
@@ -80,15 +80,6 @@ def read_attributes(folder: Path, root: Path) -> dict[str, Any]:
     except ValueError as error:
         raise FloatLensError(f"{file} does not describe a trace: {error}") from None
     return attributes | printable_texts(attributes)
-
-
-def encode_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as they are stored: lists and objects as JSON, since Zarr and xarray keep plain values.
-
-    >>> encode_attributes({"gold": ["doc1"], "seed": 0})
-    {'gold': '["doc1"]', 'seed': 0}
-    """
-    return {n: json.dumps(v, ensure_ascii=False) if n in STRUCTURED else v for n, v in attributes.items()}
 
 
 def check_attributes(attributes: Mapping[str, Any], positions: int) -> None:

@@ -52,9 +52,7 @@ def read_npz(path: str | Path) -> Arrays:
             total = sum(member.file_size for member in archive.infolist())
             most = min(LARGEST, room(path.stat().st_size))
             if total > most:
-                raise FloatLensError(
-                    f"{path} unpacks to {total:,} bytes; at most {most:,} are read from a file of its size"
-                )
+                raise FloatLensError(f"{path} unpacks to {total:,} bytes; at most {most:,} are read")
             return {m.removesuffix(".npy"): _array(archive.read(m), path, m) for m in archive.namelist()}
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
         raise FloatLensError(f"{path} is not a readable .npz file: {error}") from None
@@ -85,9 +83,7 @@ def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace
     try:
         return _to_trace(arrays, Path(path), model, kind)
     except UNREADABLE as error:
-        raise FloatLensError(
-            f"{path} does not have the layout of the paper's files: {type(error).__name__} {error}"
-        ) from None
+        raise FloatLensError(f"{path} is not laid out as the paper's files: {type(error).__name__} {error}") from None
 
 
 def _to_trace(arrays: Arrays, path: Path, model: str, kind: str) -> Trace:
@@ -147,9 +143,7 @@ def _from_steps(steps: Any) -> Contents:
 def _from_matrices(arrays: Arrays, path: str | Path) -> Contents:
     layers = _layers(arrays, r"layer_(\d+)_full_attention")
     if not layers:
-        raise FloatLensError(
-            f"{path} has neither step_attention_data nor layer_N_full_attention; it holds {sorted(arrays)[:6]}"
-        )
+        raise FloatLensError(f"{path} has neither step_attention_data nor layer_N_full_attention: {sorted(arrays)[:6]}")
     by_head = all(f"layer_{n}_full_attention_heads" in arrays for n in layers)
     name = "layer_{}_full_attention_heads" if by_head else "layer_{}_full_attention"
     length = np.shape(arrays[name.format(layers[0])])[-1]
@@ -203,9 +197,6 @@ def _strings(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     return [str(_plain(one)) for one in (value.ravel().tolist() if isinstance(value, np.ndarray) else value)]
-
-
-# --- pickles of plain arrays ------------------------------------------------------------------------------------------
 
 
 def _require(fine: bool, problem: str) -> None:
@@ -284,9 +275,7 @@ class NumpyUnpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in STAND_INS:
-            raise FloatLensError(
-                f"the file asks to call {module}.{name}, which is not a NumPy constructor; it is not opened"
-            )
+            raise FloatLensError(f"the file asks to call {module}.{name}, which is not a NumPy constructor")
         return STAND_INS[module, name]
 
     def persistent_load(self, pid: Any) -> Any:

@@ -72,22 +72,15 @@ class Observation:
     def traces(
         self, *, generation: int = -1, output: torch.Tensor | Sequence[Sequence[int]] | None = None
     ) -> list[Trace]:
-        """The traces of a generation, one per row of the batch.
+        """The traces of a generation, one per row of the batch; of several in a block, the one with index `generation`.
 
-        Parameters
-        ----------
-        generation
-            Index of the generation, if several ran inside the block; the last by default. A new generation begins when
-            the tokens of a pass do not continue those of the previous pass.
-        output
-            The finished sequences (batch, length), including prompt and padding. Not needed with `model.generate`, whose
-            result is observed. Otherwise, without it, the last step is assumed to write its most likely tokens.
+        A new generation begins when the tokens of a pass do not continue those of the previous one. `output` are the
+        finished sequences (batch, length), with prompt and padding. It is not needed with `model.generate`, whose result is
+        observed; otherwise, without it, the last step is assumed to write its most likely tokens.
         """
         if output is not None:
             if generation not in (-1, len({step.generation for step in self.steps}) - 1):
-                raise FloatLensError(
-                    f"output= finishes the last generation, not generation {generation}; trace it when it ends"
-                )
+                raise FloatLensError(f"output= finishes the last generation, not generation {generation}")
             self._log.finish(self._log.check_output(output))
         return traces_of(self._log, self._facts, generation)
 
@@ -178,9 +171,7 @@ def observe(
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     assert isinstance(model, torch.nn.Module)
     if model in _observed:
-        raise FloatLensError(
-            f"this {type(model).__name__} is already observed; use one `observe` block with all `record`"
-        )
+        raise FloatLensError(f"this {type(model).__name__} is already observed; use one block with all statistics")
     config = getattr(model, "config", None)
     if mask_id is None and (config is not None or tokenizer is not None):
         mask_id = find_mask_id(config, tokenizer)

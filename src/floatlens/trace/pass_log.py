@@ -103,8 +103,6 @@ class PassLog:
         # (row, position) pairs (n, 2) that the last step may write, and their logits
         self.pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    # --- before a pass --------------------------------------------------------------------------------------------------
-
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Start a pass with these arguments."""
         self.close()
@@ -132,7 +130,7 @@ class PassLog:
             self.waiting, self.token = (ids, mask), enter_pass(ForwardPass.appended(ids, 0))
             self.session.first_call = self._first_call
         else:
-            self._enter(ids, cached_length(cache), mask)
+            self._enter(ids, int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0, mask)
 
     def _first_call(self, inputs: Inputs) -> None:
         """Start a pass whose cache is the model's own: its length is seen in the first call of attention."""
@@ -273,8 +271,6 @@ class PassLog:
         """The prompt of a row, with its regions and gold evidence."""
         return self.prompts[row if len(self.prompts) > 1 else 0] if self.prompts else Prompt("", [])
 
-    # --- after a pass ---------------------------------------------------------------------------------------------------
-
     def end(self, output: Any) -> None:
         """Finish the pass; `output` is None if it failed."""
         if self.waiting is not None and output is not None:
@@ -355,15 +351,11 @@ class PassLog:
         """The finished sequences of the last generation; an error if they do not continue its last pass."""
         before_BT = self.tokens_BT
         if before_BT is None:
-            raise FloatLensError(
-                "the model was not called with token ids, so there is no sequence that output= finishes"
-            )
+            raise FloatLensError("the model was not called with token ids, so output= cannot finish a sequence")
         try:
             ids_BT = torch.as_tensor(output).cpu()
         except (ValueError, TypeError, RuntimeError):
-            raise FloatLensError(
-                "output= is not a tensor of token ids; pass the finished sequences (batch, length)"
-            ) from None
+            raise FloatLensError("output= is not a tensor of token ids (batch, length)") from None
         (B, T), V = before_BT.shape, None if self.pending is None else self.pending[1].shape[1]
         if ids_BT.ndim != 2 or ids_BT.is_floating_point() or ids_BT.shape[0] != B or ids_BT.shape[1] < T:
             raise FloatLensError(
@@ -445,25 +437,17 @@ def replaced_token(before_BT: torch.Tensor, now_BT: torch.Tensor) -> int | None:
     return None
 
 
-def cached_length(cache: Any) -> int:
-    """Number of positions whose keys a cache holds."""
-    return int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
-
-
 def continues(
     before_BT: torch.Tensor, now_BT: torch.Tensor, mask: int = -2, starts: Sequence[int] | None = None
 ) -> bool:
     """Whether tokens continue those of the last pass: they are equal wherever neither is a mask.
 
-    `starts` are the ends of the rows' prompts, for a model that may also replace tokens it has written; a new generation
-    then begins only when all of them are masked again.
+    A model that may replace what it has written is given `starts`, where its rows' prompts end: it begins again when all
+    later positions are masked.
 
-    >>> continues(torch.tensor([[5, 0, 0]]), torch.tensor([[5, 7, 0]]), mask=0)
-    True
-    >>> continues(torch.tensor([[5, 6]]), torch.tensor([[5, 8, 9]]))
-    False
-    >>> continues(torch.tensor([[5, 6]]), torch.tensor([[5, 8]]), mask=0, starts=[1])
-    True
+    >>> before = torch.tensor([[5, 6, 0]])
+    >>> [continues(before, torch.tensor([now]), mask=0) for now in ([5, 6, 7], [5, 8, 0])]
+    [True, False]
     """
     B, T = before_BT.shape
     if now_BT.shape[0] != B or now_BT.shape[1] < T:

@@ -7,6 +7,7 @@ abandoned at any step. A run stops at NaN or inf in the model's outputs, and nam
 
 from __future__ import annotations
 
+import json
 import math
 import platform
 import warnings
@@ -40,7 +41,7 @@ from floatlens.interventions.run import in_force
 from floatlens.models.checkpoint import split_name
 from floatlens.models.describe import attention_layers, is_state_space, shape
 from floatlens.options import Recording
-from floatlens.trace.attributes import encode_attributes
+from floatlens.trace.attributes import STRUCTURED
 from floatlens.trace.generation import cut_at_end, decode, filled_text, token_strings
 from floatlens.trace.trace import Trace
 from floatlens.version import __version__
@@ -206,9 +207,7 @@ class Recorder:
         last, end = self.last[row], self.length[row]
         keep = [i for i, step in enumerate(self.steps) if step <= last]
         if not keep:
-            raise FloatLensError(
-                f"none of the requested steps was reached: the run ended after step {last}; record an earlier one"
-            )
+            raise FloatLensError(f"the run ended after step {last}, before any requested step; record an earlier one")
         span = slice(pad, end)
         data: dict[str, Any] = {
             "tokens": (("step", "position"), self.tokens[row][keep][:, span]),
@@ -263,9 +262,6 @@ def stack_layers(values: Sequence[torch.Tensor]) -> torch.Tensor:
     return made
 
 
-# --- the trace ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ModelFacts:
     """What a trace needs to know of a model that is not a `Lens`. `end_ids` end an answer."""
@@ -314,7 +310,7 @@ def make_trace(
         all_attributes |= {"n_layers": sizes["layers"] or 0, "n_heads": sizes["heads"] or 0}
         all_attributes |= {"rules": [RULE] if is_state_space(model.config) else []}
     all_attributes |= attributes
-    data.attrs = encode_attributes(all_attributes)
+    data.attrs = {n: json.dumps(v, ensure_ascii=False) if n in STRUCTURED else v for n, v in all_attributes.items()}
     return Trace(data)
 
 
@@ -374,9 +370,6 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
-# --- the steps, while they are computed ---------------------------------------------------------------------------------
-
-
 class Watch(Iterator[tuple[Step, Results]]):
     """The result of `Lens.watch`: each `next` runs one step, and `traces()` returns the recorded traces.
 
@@ -392,9 +385,9 @@ class Watch(Iterator[tuple[Step, Results]]):
         shifted = family.shifted or settings.shifted
         mask_id = lens.mask_id if lens.has_mask else None
         layout = batch.layout(lens._new_positions(batch, settings), shifted, mask_id)
-        kept = {*expand(recording.record), *recording.matrices}
+        kept = [*expand(recording.record), *recording.matrices]
         self.session = Session(
-            [*dict.fromkeys((*expand(recording.record), *recording.matrices, *recording.show))],
+            [*kept, *recording.show],
             layout=layout,
             layers=recording.layers,
             matrix_layers=recording.matrix_layers,
@@ -410,7 +403,7 @@ class Watch(Iterator[tuple[Step, Results]]):
             shifted=shifted,
             revises=settings.revises,
             special_ids=lens.special_ids,
-            shown_only=set(recording.show) - kept,
+            shown_only=set(recording.show).difference(kept),
         )
         self.lens, self.settings = lens, settings
         self.interventions = [str(one) for one in in_force(lens)]
@@ -439,9 +432,7 @@ class Watch(Iterator[tuple[Step, Results]]):
     def traces(self) -> list[Trace]:
         """The traces, one per prompt, once all steps are done."""
         if not self.over:
-            raise FloatLensError(
-                f"the run is at step {self.index} and has not finished; call traces() after the last step"
-            )
+            raise FloatLensError(f"the run is at step {self.index} and has not finished; call traces() at its end")
         lens, settings, batch, checkpoint = self.lens, self.settings, self.recorder.batch, self.lens.checkpoint
         common: dict[str, Any] = {
             "revision": str(checkpoint.revision or getattr(lens.config, "_commit_hash", None) or ""),
@@ -490,9 +481,6 @@ def check_finite(steps: Iterator[Step]) -> Iterator[Step]:
         if bool((step.committed_BT & step.confidence_BT.isnan()).any()):
             raise NotANumber(f"the logits are not numbers at step {step.index}; try --dtype float32")
         yield step
-
-
-# --- what is recorded -----------------------------------------------------------------------------------------------------
 
 
 def check_recording(recording: Recording, shape: Mapping[str, int | None], step_count: int) -> None:

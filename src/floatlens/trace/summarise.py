@@ -89,9 +89,6 @@ def _of_single_heads(data: xr.Dataset, mean: xr.DataArray, attention: str) -> di
     return kept
 
 
-# --- numbers of single heads, on arrays: computed from a full trace, or kept in its summary ------------------------------
-
-
 def prompt_share(a_SLHT: Array, prompt_length: int) -> Array:
     """Share of received attention on the prompt (layer, head), mean over steps.
 

@@ -45,12 +45,8 @@ class Trace:
         for name, dims in REQUIRED.items():
             if name not in data or data[name].dims != dims:
                 dims_found = data[name].dims if name in data else "nothing"
-                raise FloatLensError(
-                    f"this is not a trace: variable {name!r} should have dims {dims}, found {dims_found}"
-                )
+                raise FloatLensError(f"this is not a trace: {name!r} should have dims {dims}, found {dims_found}")
         self.data = data
-
-    # --- metadata of the run ------------------------------------------------------------------------------------------
 
     @property
     def model(self) -> str:
@@ -167,8 +163,6 @@ class Trace:
         steps = int(max(self.data["step"].values[-1], at.max(initial=-1))) + 1
         return [np.flatnonzero(at == step).tolist() for step in range(steps)]
 
-    # --- anchors ------------------------------------------------------------------------------------------------------
-
     def anchors(self, rule: str | Rule | RuleFunction = "sigma(3)") -> xr.DataArray:
         """Anchors: bool (step, layer, position), computed on received attention averaged over heads.
 
@@ -177,9 +171,7 @@ class Trace:
         """
         rule = parse_rule(rule)
         if not self.has_head_mean("received"):
-            raise FloatLensError(
-                "this trace holds no received attention, which anchors need; trace again and record 'received'"
-            )
+            raise FloatLensError("this trace holds no received attention, which anchors need; record 'received'")
         received = self.head_mean("received")
         return xr.DataArray(
             find_anchors(received.values, rule, self.attention_kind),
@@ -209,8 +201,6 @@ class Trace:
     def summarised(self) -> Trace:
         """A trace with means over heads instead of single heads, and what findings need of single heads."""
         return self if self.is_summary else Trace(summarise(self.data, self.attention_kind))
-
-    # --- store --------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, dtype: str = "float16", detail: Detail = "full") -> Path:
         """Write the trace atomically as a Zarr (v3) group.
@@ -265,11 +255,7 @@ class Trace:
 
     @staticmethod
     def from_transformers(outputs: Any, input_ids: Any = None, **options: Any) -> Trace:
-        """Make a trace from attention matrices that a transformers model returned; no model is run.
-
-        The options are those of `floatlens.trace.weights.from_transformers`: tokenizer, attention_mask, regions, row,
-        matrices, model, sample_id.
-        """
+        """Make a trace from attention matrices that a transformers model returned: see `floatlens.trace.weights`."""
         from floatlens.trace.weights import from_transformers  # imported here because it makes traces
 
         return from_transformers(outputs, input_ids, **options)
@@ -279,20 +265,14 @@ class Trace:
         self.data.load()
         return self
 
-    # --- views --------------------------------------------------------------------------------------------------------
-
     def explore(self, *others: Trace, **options: Any) -> Any:
-        """Show this trace as a film in a notebook, with others next to it (for example another model, same question).
+        """Show this trace as a film in a notebook, with others next to it; the options are those of `explorer.widget`.
 
         Returns a widget with floatlens[notebook], otherwise the same page in a frame; both have `.save("film.html")`.
-        Options are `rules` and `budget` of `floatlens.explorer.film.film`, `state` for where the film starts, and
-        `frame=True` to always use the frame, which also works without a kernel.
         """
         from floatlens.explorer.widget import explore  # imported here because the explorer imports traces
 
         return explore([self, *others], **options)
-
-    # --- text and HTML representation -----------------------------------------------------------------------------------
 
     def summary(self) -> dict[str, str]:
         """The most important facts about the trace, by label."""

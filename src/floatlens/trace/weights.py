@@ -94,9 +94,7 @@ def from_transformers(
         Names that are stored in the trace.
     """
     if unknown := [name for name in matrices if name not in ("attention", "attention_mean")]:
-        raise FloatLensError(
-            f"matrices {unknown[0]!r} cannot be computed from attention; use attention or attention_mean"
-        )
+        raise FloatLensError(f"matrices {unknown[0]!r} cannot be computed from attention; use 'attention'")
     for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
         if getattr(outputs, name, None):
             raise FloatLensError("outputs of encoder-decoder models are not supported; run the model inside fl.observe")
@@ -138,9 +136,7 @@ def _one_pass(attentions: Sequence[torch.Tensor], ids: Any, row: int, mask_T: to
         raise FloatLensError("the outputs of a forward pass do not hold their tokens; pass them as input_ids=")
     ids_T, T = torch.as_tensor(ids)[row].cpu(), attentions[0].shape[-1]
     if len(ids_T) != T:
-        raise FloatLensError(
-            f"input_ids have {len(ids_T)} tokens, but the attention has {T} keys; pass the ids of this pass"
-        )
+        raise FloatLensError(f"input_ids have {len(ids_T)} tokens, but the attention has {T} keys")
     kept = torch.arange(T) if mask_T is None else mask_T.nonzero()[:, 0]
     tokens_BT, nothing = ids_T[kept][None], torch.zeros(1, len(kept))
     step = Step(0, tokens_BT, tokens_BT, nothing.bool(), nothing * torch.nan)
