@@ -22,9 +22,7 @@ Tiles = tuple[int, int, int, int]  # queries and keys per tile, warps per progra
 
 
 def available(device: torch.device | str) -> bool:
-    """True if the kernel runs on the device: an NVIDIA GPU of compute capability 8.0 or later, with Triton installed.
-
-    A CPU runs it only in Triton's interpreter (`TRITON_INTERPRET=1` before Triton is imported), for tests.
+    """Whether the kernel runs on a device: an NVIDIA GPU of compute capability 8.0 or later; a CPU in Triton's interpreter.
 
     >>> available("meta")
     False
@@ -38,7 +36,7 @@ def available(device: torch.device | str) -> bool:
 
 
 def is_interpreted() -> bool:
-    """True if the kernels run in Triton's interpreter instead of being compiled."""
+    """Whether Triton runs the kernels in its interpreter, for tests: TRITON_INTERPRET=1 was set before its import."""
     from triton.runtime.interpreter import InterpretedFunction
 
     from floatlens.attention import triton_kernels

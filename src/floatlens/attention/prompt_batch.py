@@ -1,4 +1,7 @@
-"""Prompts of different lengths as one left-padded batch, with metadata of its positions."""
+"""Prompts of different lengths as one left-padded batch, with metadata of its positions.
+
+Every `Lens` makes one per call: samplers read its ids, sessions and the recorder its layout.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels for sums down the columns of the attention matrix, which is never written to memory.
+"""Triton kernels of `kernel.column_sums`: sums down the columns of attention, which is never written to memory.
 
 `column_kernel` is the main pass: a tile of keys stays on the chip, tiles of queries are streamed, and each weight is
 `exp2(q·k · scale · log2(e) - lse · log2(e))`. The scores are held transposed (keys × queries), so that

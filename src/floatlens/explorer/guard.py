@@ -144,11 +144,7 @@ def hostname(host: str) -> str:
 
 
 def numeric(name: str) -> bool:
-    """Whether a host is a numeric address rather than a name.
-
-    >>> numeric("192.168.0.7"), numeric("::1"), numeric("example.org")
-    (True, True, False)
-    """
+    """Whether a host is a numeric address rather than a name."""
     try:
         return bool(ipaddress.ip_address(name))
     except ValueError:

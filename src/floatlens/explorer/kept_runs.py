@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from floatlens.errors import FloatLensError
-from floatlens.trace.trace import Trace
 
 Array = np.ndarray[Any, Any]
 FOLDER = "trace"  # name of a trace in its archive
@@ -105,20 +104,15 @@ class Kept:
         return True
 
     def get(self, key: Hashable) -> Any:
-        if key not in self.values:
-            raise FloatLensError("this run is no longer kept, or it has not begun; run it again")
-        return self.values[key][2]
+        with self.lock:
+            if key not in self.values:
+                raise FloatLensError("this run is no longer kept, or it has not begun; run it again")
+            return self.values[key][2]
 
     def drop(self, page: Hashable) -> None:
         """Drop all values of a page."""
         with self.lock:
             self.values = {key: kept for key, kept in self.values.items() if kept[0] != page}
-
-
-def archive_of(trace: Trace) -> Path:
-    """Write a trace as Zarr into a ZIP archive, a temporary file that the caller removes."""
-    with tempfile.TemporaryDirectory() as folder:
-        return archive(trace.save(Path(folder, FOLDER), dtype="float32"))
 
 
 def archive(folder: Path) -> Path:

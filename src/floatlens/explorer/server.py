@@ -36,7 +36,7 @@ from floatlens.data.template import Template
 from floatlens.errors import FloatLensError
 from floatlens.explorer.connection import Connection
 from floatlens.explorer.guard import LOOPBACK, Guard
-from floatlens.explorer.kept_runs import Kept, archive, archive_of
+from floatlens.explorer.kept_runs import Kept, archive
 from floatlens.explorer.messages import Limits
 from floatlens.explorer.page import asset, live_data, live_page, live_policy
 from floatlens.explorer.run_folders import RunFolders
@@ -46,7 +46,7 @@ FIRST = 3  # films of the first question that a page of run folders starts with,
 
 
 class LiveExplorer:
-    """The models and run folders on show, and the handlers of requests."""
+    """The models and run folders on show, and the handlers of requests, which Starlette calls on threads of its own."""
 
     def __init__(self, lenses: Sequence[Lens], folders: RunFolders, template: Template, limits: Limits) -> None:
         self.lenses = {lens.name: lens for lens in lenses}
@@ -56,33 +56,35 @@ class LiveExplorer:
         self.kept = Kept(limits.kept_bytes)
         self.connected = 0
 
-    async def page(self, request: Request) -> Response:
-        host, secure = request.headers["host"], request.url.scheme == "https"
-        runs = await run_in_threadpool(self.folders.contents)
-        live = await run_in_threadpool(live_data, host, secure, self.lenses.values(), runs)
+    def page(self, request: Request) -> Response:
+        host, secure, runs = request.headers["host"], request.url.scheme == "https", self.folders.contents()
         films = []
         for numbers in first(runs):
             with suppress(FloatLensError):  # it stays in the list; opening it shows the error
-                films.append(await run_in_threadpool(self.folders.film, *numbers))
-        text = await run_in_threadpool(live_page, films, live)
+                films.append(self.folders.film(*numbers))
+        text = live_page(films, live_data(host, secure, self.lenses.values(), runs))
         return HTMLResponse(text, headers={"content-security-policy": live_policy(host)})
 
-    async def script(self, request: Request) -> Response:
+    def script(self, request: Request) -> Response:
         return Response(asset(), media_type="text/javascript")
 
-    async def runs(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self.folders.contents))
+    def runs(self, request: Request) -> Response:
+        return JSONResponse(self.folders.contents())
 
-    async def film(self, request: Request) -> Response:
-        found = await run_in_threadpool(self.folders.film, *sample_of(request))
-        return Response(await run_in_threadpool(json.dumps, found, allow_nan=False), media_type="application/json")
+    def film(self, request: Request) -> Response:
+        text = json.dumps(
+            self.folders.film(*sample_of(request)), allow_nan=False
+        )  # in ASCII: a token may be half a letter
+        return Response(text, media_type="application/json")
 
-    async def trace(self, request: Request) -> Response:
+    def trace(self, request: Request) -> Response:
         """A trace in a ZIP archive: of a live run, by its key, or of a run folder, by its numbers."""
-        if (key := request.query_params.get("key")) is not None:
-            archived = await run_in_threadpool(archive_of, self.kept.get(key))
-        else:
-            archived = await run_in_threadpool(lambda: archive(self.folders.path(*sample_of(request))))
+        with tempfile.TemporaryDirectory() as folder:
+            if (key := request.query_params.get("key")) is not None:
+                saved = self.kept.get(key).save(Path(folder, "trace"), dtype="float32")
+            else:
+                saved = self.folders.path(*sample_of(request))
+            archived = archive(saved)
         return FileResponse(archived, media_type="application/zip", background=BackgroundTask(archived.unlink))
 
     async def live(self, page: WebSocket) -> None:
@@ -103,7 +105,7 @@ class LiveExplorer:
         await run_in_threadpool(self.models.shutdown)  # after the current step: a program that exits in one may crash
 
 
-async def refuse(request: Request, error: Exception) -> Response:
+def refuse(request: Request, error: Exception) -> Response:
     """Answer a request for something that does not exist or cannot be read."""
     return JSONResponse({"error": " ".join(str(error).split())}, 404)
 
@@ -142,9 +144,7 @@ def application(
 
 
 def first(runs: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return (run, sample) of the films to start with: a text without and with its sink, or the first sample in all runs.
-
-    MDMs come first: the cursor counts the steps of the first film.
+    """The (run, sample) to start with: a text without and with its sink, or the first sample in all runs, MDMs first.
 
     >>> arm, mdm = ({"sample": 0, "id": "b", "diffusion": diffusion} for diffusion in (False, True))
     >>> first([{"run": 0, "samples": [arm]}, {"run": 1, "samples": [mdm]}])

@@ -1,4 +1,4 @@
-"""The numbers shown in the paper's figures.
+"""The numbers shown in the paper's figures, which `figure … --paper` draws beside a run's own.
 
 The raw attention behind arXiv 2601.07894 is not published; its pictures are (github.com/NEUIR/Attention-Floating, commit
 7d6be0a). Everything here was measured from their pixels; no model was run. Each function returns one figure as an xarray

@@ -1,4 +1,4 @@
-"""Generation: the text that a model wrote, cut at its end token."""
+"""Generation: the text that a model wrote, cut at its end token. `Lens.generate` returns it, and evaluations score it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -49,7 +48,7 @@ class Observation:
     encoder   the steps of the encoder, for an encoder-decoder model; empty otherwise
     """
 
-    def __init__(self, log: PassLog, encoder: PassLog | None, facts: ModelFacts) -> None:
+    def __init__(self, log: PassLog, encoder: PassLog | None, facts: Lens | ModelFacts) -> None:
         self._log, self._encoder, self._facts = log, encoder, facts
         self.steps = log.steps
         self.encoder = [] if encoder is None else encoder.steps
@@ -193,10 +192,7 @@ def observe(
     inner = None
     if encoder is not None:
         inner = PassLog(encoder, Session(names, layers=layers, matrix_layers=matrix_layers, **options))
-    facts = facts_of(model, tokenizer, mask_id)
-    if lens is not None:
-        facts = replace(facts, name=lens.name, end_ids=lens.end_ids, special_ids=lens.special_ids)
-    watch = Observation(log, inner, facts)
+    watch = Observation(log, inner, facts_of(model, tokenizer, mask_id) if lens is None else lens)
     others = {CROSS: cross} | ({ENCODER: inner.session} if inner is not None else {})
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))

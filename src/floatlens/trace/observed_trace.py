@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xarray as xr
@@ -16,8 +16,11 @@ from floatlens.trace.pass_log import ObservedStep, PassLog, span
 from floatlens.trace.recorder import ModelFacts, Recorder, make_trace
 from floatlens.trace.trace import Trace
 
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
 
-def traces_of(log: PassLog, facts: ModelFacts, generation: int) -> list[Trace]:
+
+def traces_of(log: PassLog, facts: Lens | ModelFacts, generation: int) -> list[Trace]:
     """The traces of a generation, one per row."""
     observed = passes_of(log, generation)
     number, family, session = observed[0].generation, log.family, log.session
@@ -94,7 +97,7 @@ def passes_of(log: PassLog, generation: int) -> list[ObservedStep]:
     return [step for step in steps if step.tokens_BT is not None and step.tokens_BT.shape[1] >= start]
 
 
-def as_steps(log: PassLog, observed: Sequence[ObservedStep], facts: ModelFacts) -> Iterator[Step]:
+def as_steps(log: PassLog, observed: Sequence[ObservedStep], facts: Lens | ModelFacts) -> Iterator[Step]:
     """The passes as steps; a row of an autoregressive model runs up to the step that writes its end token."""
     diffusion, end_ids = log.diffusion[observed[0].generation], torch.tensor(list(facts.end_ids), dtype=torch.long)
     running_B = torch.ones(1, dtype=torch.bool)

@@ -1,8 +1,18 @@
 """A summary of a trace: means over heads instead of single heads, for runs of many or large models.
 
-The numbers of single heads that findings need are computed when the summary is made, with anchors by the rules below.
-Numbers that need a single head at a position, or anchors of single heads by another rule, cannot be computed from a
-summary and raise an error.
+`Trace.save(detail="summary")` and `--detail summary` store it. It keeps all variables without a number per head and
+position, matrices that were requested, and:
+
+| variable | dims | what |
+|---|---|---|
+| received_mean, qk_mean, value_norm_mean, … | step, layer, position | mean over heads |
+| anchors | rule, step, layer, position | anchors by each of `COMMON_RULES`, in the mean over heads |
+| received_prompt | layer, head | share of received attention on the prompt, mean over steps |
+| received_lasting | layer, head | overlap of received attention in the first and the last quarter of the steps |
+| qk_advantage, qk_norm_part, qk_angle_part | rule, step, layer, head | the anchors' advantage in score, and its split |
+
+A finding that needs a single head at a position, or anchors of single heads by another rule, raises an error. Findings
+compute the same numbers from whole traces with the functions at the end.
 """
 
 from __future__ import annotations
@@ -21,16 +31,7 @@ PARTS = ("qk_advantage", "qk_norm_part", "qk_angle_part")
 
 
 def summarise(data: xr.Dataset, attention: str) -> xr.Dataset:
-    """The dataset of a trace without single heads at single positions; matrices stay, since they were requested.
-
-    | variable | dims | what |
-    |---|---|---|
-    | received_mean, qk_mean, value_norm_mean, … | step, layer, position | mean over heads |
-    | anchors | rule, step, layer, position | anchors by each rule, in the mean over heads |
-    | received_prompt | layer, head | share of received attention on the prompt, mean over steps |
-    | received_lasting | layer, head | overlap of received attention in the first and the last quarter of the steps |
-    | qk_advantage, qk_norm_part, qk_angle_part | rule, step, layer, head | the anchors' advantage in score, and its split |
-    """
+    """The dataset of a trace without single heads at single positions."""
     wide = [str(name) for name, one in data.data_vars.items() if is_per_head(one)]
     means = {f"{name}_mean": mean_over_heads(data[name]) for name in wide}
     made = data.drop_vars(wide).assign(means)
@@ -122,9 +123,7 @@ def group_mean(values: Array, group: Array) -> Array:
 
 
 def split(score: Array, norm: Array, anchors: Array, others: Array) -> tuple[Array, Array, Array]:
-    """Advantage of anchors over other keys, and its norm part and angle part, which sum to it.
-
-    The Shapley value of the two factors, averaged over all pairs of an anchor and another key.
+    """Advantage of anchors over other keys, and its norm and angle parts: Shapley values, averaged over pairs of keys.
 
     >>> n, c = np.array([3.0, 1.0]), np.array([0.5, 0.5])
     >>> [x.item() for x in split(n * c, n, np.array([True, False]), np.array([False, True]))]
