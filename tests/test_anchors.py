@@ -97,6 +97,7 @@ def rename(function: Any, name: str) -> Any:
 
 def test_a_causal_model_sees_each_key_from_the_queries_at_or_after_it() -> None:
     # Of three queries, key 0 is seen by three, key 1 by two, key 2 by one.
+    np.testing.assert_allclose(key_visibility(np.ones(3, bool), "causal"), np.tril(np.ones((3, 3))).mean(0))
     received = np.array([0.4, 0.2, 0.4])
     np.testing.assert_array_equal(find_anchors(received, "share(0.5)", "causal"), [False, False, True])
     np.testing.assert_array_equal(find_anchors(received, "share(0.3)", "bidirectional"), [True, False, True])

@@ -61,13 +61,8 @@ class Scan:
     c_BTGN: Tensor
     reverse: bool = False
 
-    @property
-    def H(self) -> int:
-        return self.x_BTHP.shape[2]
-
-    @property
-    def T(self) -> int:
-        return self.dt_BTU.shape[1]
+    H = property(lambda self: self.x_BTHP.shape[2])
+    T = property(lambda self: self.dt_BTU.shape[1])
 
     @cached_property
     def read_BUT(self) -> Tensor:
