@@ -25,7 +25,7 @@ from floatlens.evaluation.loop import (
 )
 from floatlens.evaluation.sources import CLOSED
 from floatlens.evaluation.summary import averages, comparisons, results
-from floatlens.evaluation.table import Cell, table1
+from floatlens.evaluation.table import files, table1, terminal
 from floatlens.options import Sampling
 from floatlens.store.engine import LocalEngine, WorkerDied
 
@@ -268,31 +268,30 @@ def test_paired_comparisons_of_conditions_and_models(answers):
 
 def test_table_1_in_four_forms(answers):
     table = table1(results(answers), averages(answers))
-    assert [name for name, _ in table.rows] == ["copy", "copy + passages", "short", "short + passages"]
-    assert table.data == ["d1", "d2", "average"] and len(table.rows[0][1]) == 12
-    best = dict(table.rows)["copy + passages"][0]
-    assert best == Cell(100.0, best=True, gain=100.0)
-    assert "| copy + passages | **100.00 (+100.00)** |" in table.markdown()
-    assert r"\textbf{100.00 (+100.00)}" in table.latex() and table.latex().count(r"\\") == 6
-    lines = table.csv().splitlines()
+    assert list(table.index) == ["copy", "copy + passages", "short", "short + passages"]
+    assert list(dict.fromkeys(data for data, _ in table)) == ["d1", "d2", "average"]
+    best = table.loc["copy + passages"]
+    assert best["d1", "Acc"] == best["d1", "Acc gain"] == 100.0
+    made = files(table)
+    assert "| copy + passages | **100.00 (+100.00)** |" in made["table1.md"] and "d2 Words" in made["table1.md"]
+    assert r"\textbf{100.00 (+100.00)}" in made["table1.tex"] and made["table1.tex"].count(r"\\") == 6
+    lines = made["table1.csv"].splitlines()
     assert lines[0].startswith("model,d1 Acc,d1 Acc gain") and lines[2].startswith("copy + passages,100.0000,100.0000")
-    assert "d1 Words" in lines[0] and "d2 Words" in table.markdown()
-    assert [len(part.columns) for part in table.terminal()] == [6, 6, 6]
+    assert "d1 Words" in lines[0] and len(lines[0].split(",")) == 1 + 3 * 8
+    assert [len(part.columns) for part in terminal(table)] == [6, 6, 6]
 
 
 def test_the_printed_table_has_the_number_of_answers(answers):
-    table = table1(results(answers), averages(answers))
-    assert table.counts == [[12, 12, None]] * 4
-    first, _, average = table.terminal()
+    first, _, average = terminal(table1(results(answers), averages(answers)))
     assert list(first.columns[-1].cells) == ["12"] * 4 and list(average.columns[-1].cells) == ["–"] * 4
 
 
 def test_names_from_outside_are_escaped():
     results_ = [{"model": "=A_1", "condition": CLOSED, "data": "50%", "accuracy": 0.5, "f1": 0.5, "em": None}]
-    table = table1(results_)
-    assert r"=A\_1" in table.latex() and r"50\%" in table.latex()
-    assert table.csv().splitlines()[1].startswith("'=A_1,50.0000,,")
-    assert "–" in table.markdown()
+    made = files(table1(results_))
+    assert r"=A\_1" in made["table1.tex"] and r"50\%" in made["table1.tex"]
+    assert made["table1.csv"].splitlines()[1].startswith("'=A_1,50.0000,,")
+    assert "–" in made["table1.md"]
 
 
 def test_a_text_that_begins_with_a_mask_is_answered():

@@ -5,9 +5,8 @@ It is printed as one table per data set, and written as Markdown, LaTeX and CSV.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from rich.markup import escape
@@ -17,98 +16,85 @@ from floatlens.evaluation.sources import CLOSED, OPEN
 
 COLUMNS = {"accuracy": "Acc", "accuracy_words": "Words", "f1": "F1", "em": "EM"}
 SUFFIX = {CLOSED: "", OPEN: " + passages"}
+GAIN = " gain"
 
 
-class Cell(NamedTuple):
-    """A percentage, whether it is the best of its column, and the gain from passages."""
+def table1(results: Sequence[Mapping[str, Any]], averages: Sequence[Mapping[str, Any]] = ()) -> pd.DataFrame:
+    """Arrange results, and macro averages, as the paper's Table 1.
 
-    value: float | None
-    best: bool = False
-    gain: float | None = None
-
-    def text(self, bold: str = "{}") -> str:
-        """Return the cell as text; `bold` is the form of the best of its column.
-
-        >>> Cell(55.3, True, gain=43.53).text("**{}**")
-        '**55.30 (+43.53)**'
-        """
-        if self.value is None:
-            return "–"
-        text = f"{self.value:.2f}" + (f" ({self.gain:+.2f})" if self.gain is not None else "")
-        return bold.format(text) if self.best else text
-
-
-@dataclass(frozen=True)
-class Table1:
-    """The table as rows of cells; `data` are the groups of columns, `counts` the number of answers per row and group."""
-
-    data: list[str]
-    rows: list[tuple[str, list[Cell]]]
-    counts: list[list[int | None]]
-
-    @property
-    def heads(self) -> list[str]:
-        return [f"{data} {short}" for data in self.data for short in COLUMNS.values()]
-
-    def terminal(self) -> list[Table]:
-        tables = []
-        for group, data in enumerate(self.data):
-            title = f"{data}: scores in %, best in bold, gain from passages in brackets, n answered questions"
-            table = Table("model", title=escape(title))
-            for head in (*COLUMNS.values(), "n"):
-                table.add_column(head, justify="right")
-            for (name, cells), counts in zip(self.rows, self.counts, strict=True):
-                texts = [cell.text("[bold]{}[/bold]") for cell in cells[group * len(COLUMNS) :][: len(COLUMNS)]]
-                table.add_row(escape(name), *texts, "–" if counts[group] is None else str(counts[group]))
-            tables.append(table)
-        return tables
-
-    def markdown(self) -> str:
-        lines = [["model", *self.heads], ["---", *["---:"] * len(self.heads)]]
-        lines += [[name, *(cell.text("**{}**") for cell in cells)] for name, cells in self.rows]
-        return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
-
-    def latex(self) -> str:
-        """Return the table for LaTeX's package booktabs."""
-        texts = [[cell.text(r"\textbf{{{}}}").replace("–", "--") for cell in cells] for _, cells in self.rows]
-        columns = pd.MultiIndex.from_product([self.data, COLUMNS.values()])
-        style = pd.DataFrame(texts, [name for name, _ in self.rows], columns).style
-        style = style.format_index(escape="latex").format_index(escape="latex", axis=1)
-        return str(style.to_latex(hrules=True, multicol_align="c"))
-
-    def csv(self) -> str:
-        heads = [_harmless(each) for head in self.heads for each in (head, f"{head} gain")]
-        numbers = [[number for cell in cells for number in (cell.value, cell.gain)] for _, cells in self.rows]
-        frame = pd.DataFrame(numbers, [_harmless(name) for name, _ in self.rows], heads, dtype=float)
-        return frame.to_csv(float_format="%.4f", index_label="model", lineterminator="\n")
+    Columns are (data set, score), (data set, score + " gain"), and (data set, "n"), the number of answers.
+    """
+    entries = {(e["model"], e["condition"], e["data"]): e for e in (*results, *averages)}
+    models, conditions, data = ([*dict.fromkeys(key[i] for key in entries)] for i in range(3))
+    rows = {}
+    for model in models:
+        for condition in dict.fromkeys((CLOSED, OPEN, *conditions)):
+            row: dict[tuple[str, str], float | None] = {}
+            for name in data:
+                entry = entries.get((model, condition, name), {})
+                base = entries.get((model, CLOSED, name), {}) if condition == OPEN else {}
+                for score, short in COLUMNS.items():
+                    value, without = entry.get(score), base.get(score)
+                    row[name, short] = None if value is None else 100 * value
+                    row[name, short + GAIN] = None if value is None or without is None else 100 * value - 100 * without
+                row[name, "n"] = entry.get("n")
+            if any((model, condition, name) in entries for name in data):
+                rows[f"{model}{SUFFIX.get(condition, f' ({condition})')}"] = row
+    columns = [(name, each + end) for name in data for each in COLUMNS.values() for end in ("", GAIN)]
+    index = pd.MultiIndex.from_tuples([*columns, *((name, "n") for name in data)], names=["data", "score"])
+    return pd.DataFrame([[row[key] for key in index] for row in rows.values()], list(rows), index, dtype=float)
 
 
-def table1(results: Sequence[dict[str, Any]], averages: Sequence[dict[str, Any]] = ()) -> Table1:
-    """Arrange results, and macro averages, as the paper's Table 1."""
-    entries = [*results, *averages]
-    found = {(e["model"], e["condition"], e["data"]): e for e in entries}
-    data = list(dict.fromkeys(e["data"] for e in entries))
-    conditions = dict.fromkeys((CLOSED, OPEN, *(e["condition"] for e in entries)))
-    keys = [(m, c) for m in dict.fromkeys(e["model"] for e in entries) for c in conditions]
-    keys = [(m, c) for m, c in keys if any((m, c, d) in found for d in data)]
+def cells(table: pd.DataFrame, bold: str) -> pd.DataFrame:
+    """Return the texts of Table 1 by data set and score; `bold` is the form of the best of a column.
 
-    def percent(model: str, condition: str, data: str, score: str) -> float | None:
-        share = found.get((model, condition, data), {}).get(score)
-        return None if share is None else 100 * share
+    >>> table = table1([{"model": "m", "condition": c, "data": "d", "f1": f} for c, f in ((CLOSED, 0.5), (OPEN, 0.7))])
+    >>> cells(table, "**{}**")["d", "F1"].tolist()
+    ['50.00', '**70.00 (+20.00)**']
+    """
+    found = {}
+    for name, short in ((name, short) for name, short in table if short in COLUMNS.values()):
+        values = table[name, short]
+        texts = [f"{value:.2f}" for value in values]
+        texts = [t if g != g else f"{t} ({g:+.2f})" for t, g in zip(texts, table[name, short + GAIN], strict=True)]
+        best = values.round(2) == round(values.max(), 2) if len(values) > 1 else values.isna() & False
+        texts = [bold.format(text) if is_best else text for text, is_best in zip(texts, best, strict=True)]
+        found[name, short] = ["–" if value != value else text for text, value in zip(texts, values, strict=True)]
+    return pd.DataFrame(found, table.index)
 
-    rows = []
-    for model, condition in keys:
-        cells = []
-        for d in data:
-            for score in COLUMNS:
-                value = percent(model, condition, d, score)
-                column = [v for m, c in keys if (v := percent(m, c, d, score)) is not None]
-                base = percent(model, CLOSED, d, score) if condition == OPEN else None
-                gain = value - base if value is not None and base is not None else None
-                best = value is not None and len(keys) > 1 and round(value, 2) == round(max(column), 2)
-                cells.append(Cell(value, best, gain))
-        rows.append((f"{model}{SUFFIX.get(condition, f' ({condition})')}", cells))
-    return Table1(data, rows, [[found.get((m, c, d), {}).get("n") for d in data] for m, c in keys])
+
+def terminal(table: pd.DataFrame) -> list[Table]:
+    """Return one table per data set for the terminal, with the number of answers."""
+    texts, tables = cells(table, "[bold]{}[/bold]"), []
+    for data in dict.fromkeys(name for name, _ in table):
+        title = f"{data}: scores in %, best in bold, gain from passages in brackets, n answered questions"
+        shown = Table("model", title=escape(title))
+        for head in (*COLUMNS.values(), "n"):
+            shown.add_column(head, justify="right")
+        for name, n in table[data, "n"].items():
+            shown.add_row(escape(str(name)), *texts.loc[name, data], "–" if n != n else f"{n:.0f}")
+        tables.append(shown)
+    return tables
+
+
+def files(table: pd.DataFrame) -> dict[str, str]:
+    """Return Table 1 as the contents of table1.md, table1.tex (for LaTeX's package booktabs) and table1.csv."""
+    texts = cells(table, "**{}**")
+    heads = [f"{data} {short}" for data, short in texts]
+    lines = [["model", *heads], ["---", *["---:"] * len(heads)], *([name, *row] for name, *row in texts.itertuples())]
+    markdown = "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
+
+    style = cells(table, r"\textbf{{{}}}").replace("–", "--").style
+    latex = style.format_index(escape="latex").format_index(escape="latex", axis=1)
+
+    numbers = table[[key for key in table if key[1] != "n"]]
+    numbers.columns = [_harmless(f"{data} {short}") for data, short in numbers]
+    csv = numbers.rename(_harmless).to_csv(float_format="%.4f", index_label="model", lineterminator="\n")
+    return {
+        "table1.md": markdown,
+        "table1.tex": str(latex.to_latex(hrules=True, multicol_align="c")),
+        "table1.csv": csv,
+    }
 
 
 def _harmless(text: str) -> str:
