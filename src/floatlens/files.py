@@ -42,34 +42,35 @@ def atomic_write(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_durably(target: Path, content: bytes) -> None:
-    """Replace a file so that after a power cut it holds either the old or the new content, and the new one if this
-    function returned.
+def write_durably(target: Path, content: bytes, new: bool = False) -> None:
+    """Write a file so that after a power cut it is whole, the old or the new one, and the new one if this has returned.
 
-    The content is flushed to disk before the rename, and the folder's entry before the return.
+    With `new` the file must not exist: FileExistsError if it does, even if two processes try at the same time.
     """
-    temporary = _write_temporary(target, content)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / unfinished_name()
     try:
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(target.parent)
-
-
-def create_durably(target: Path, content: bytes) -> None:
-    """Write a file that must not exist; raises FileExistsError if it does, even if two processes try at the same time."""
-    temporary = _write_temporary(target, content)
-    try:
-        os.link(temporary, target)  # unlike a rename, this never replaces a file
-    except OSError as error:
-        if isinstance(error, FileExistsError) or error.errno not in NO_LINKS:
-            raise
-        with target.open("xb") as file:  # a disk without hard links
+        with temporary.open("xb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            _give_new_name(temporary, target)
+        else:
+            os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(target.parent)
+
+
+def _give_new_name(file: Path, target: Path) -> None:
+    try:
+        os.link(file, target)  # unlike a rename, this never replaces a file
+    except OSError as error:
+        if isinstance(error, FileExistsError) or error.errno not in NO_LINKS:
+            raise
+        with target.open("xb") as copy:  # a disk without hard links
+            copy.write(file.read_bytes())
 
 
 def temporary_folder(name: str) -> Path:
@@ -96,20 +97,6 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def _write_temporary(target: Path, content: bytes) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / unfinished_name()
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return temporary
 
 
 def cache_folder() -> Path:

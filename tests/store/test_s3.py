@@ -167,7 +167,7 @@ def test_the_server_lets_one_of_many_create_a_file(location: str) -> None:
         storage = Storage(location)
         together.wait()
         try:
-            storage.create("lock", str(number).encode())
+            storage.write("lock", str(number).encode(), new=True)
             return True
         except FileExistsError:
             return False

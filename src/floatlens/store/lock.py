@@ -57,7 +57,7 @@ class RunLock:
 
     def _take(self) -> None:
         try:
-            self.storage.create(NAME, self._content())
+            self.storage.write(NAME, self._content(), new=True)
         except FileExistsError:
             holder = read_holder(self.storage)
             if holder.get("nonce") == self.nonce:  # the response to the first request was lost, and it was sent again

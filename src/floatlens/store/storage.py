@@ -21,7 +21,7 @@ import fsspec
 
 from floatlens import untrusted
 from floatlens.errors import FloatLensError
-from floatlens.files import UNFINISHED, create_durably, write_durably
+from floatlens.files import UNFINISHED, write_durably
 
 CONNECTIONS = 16  # requests to a server at a time
 CHUNK = 256  # files whose contents are in memory at the same time
@@ -85,29 +85,17 @@ class Storage:
                 chunk = names[start : start + CHUNK]
                 yield from zip(chunk, pool.map(self.read, chunk), strict=True)
 
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file completely or not at all, replacing one that is there."""
-        path = self._path(name)
-        if self.folder is not None:
-            write_durably(Path(path), content)
-        else:
-            self._send(path, content)
+    def write(self, name: str, content: bytes, new: bool = False) -> None:
+        """Write a file completely or not at all, replacing one that is there; with `new`, FileExistsError if there is one.
 
-    def create(self, name: str, content: bytes) -> None:
-        """Write a file that must not exist yet; FileExistsError if it does.
-
-        Object stores guarantee this even between two clients at the same time; for fsspec file systems that cannot, the
+        Object stores guarantee `new` even between two clients at the same time; for fsspec file systems that cannot, the
         file's existence is checked first.
         """
         path = self._path(name)
         if self.folder is not None:
-            create_durably(Path(path), content)
-        else:
-            self.files.invalidate_cache()
-            self._send(path, content, mode="create")
-
-    def _send(self, path: str, content: bytes, **mode: str) -> None:
-        """Write to a server; create the parent folder if the server needs it."""
+            return write_durably(Path(path), content, new)
+        mode = {"mode": "create"} if new else {}
+        self.files.invalidate_cache()
         with self._requests():
             try:
                 self.files.pipe_file(path, content, **mode)
