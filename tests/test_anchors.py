@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from floatlens import FloatLensError, parse_rule
 from floatlens.anchors import RULES, baseline, find_anchors, key_visibility, register_rule
+from tests.registries import restored
 
 UNIFORM = np.full(20, 1 / 20)
 SINK = np.array([0.81] + [0.01] * 19)
@@ -69,7 +70,7 @@ def test_a_function_serves_as_a_rule() -> None:
 
 
 def test_a_registered_rule_is_used_by_its_name_with_its_settings() -> None:
-    with RULES.restored():
+    with restored(RULES):
 
         @register_rule
         def beyond(a: np.ndarray, visible: np.ndarray, *, times: float = 2.0, most: int = 3) -> np.ndarray:

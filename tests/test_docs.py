@@ -30,6 +30,7 @@ from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.intervention import INTERVENTIONS
 from floatlens.models.family import FAMILIES
 from tests.models import checkpoints
+from tests.registries import restored
 from tests.small_tokenizers import byte_level
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +60,7 @@ def registries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
         for registry in (STATISTICS, FAMILIES, INTERVENTIONS, RULES):
-            stack.enter_context(registry.restored())
+            stack.enter_context(restored(registry))
         yield
 
 

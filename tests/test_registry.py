@@ -22,6 +22,7 @@ from floatlens.findings.finding import CLAIMS, FINDINGS, Finding
 from floatlens.interventions.intervention import INTERVENTIONS
 from floatlens.models.family import FAMILIES, family_of
 from floatlens.registry import Registry
+from tests.registries import restored
 
 BUILT_IN: list[Registry[Any]] = [STATISTICS, READERS, SAMPLERS, STRESSES, FINDINGS, CLAIMS, INTERVENTIONS, FAMILIES]
 THINGS: Registry[int] = Registry("thing", "slow_things", ["one"])
@@ -29,7 +30,7 @@ THINGS: Registry[int] = Registry("thing", "slow_things", ["one"])
 
 def test_families_that_recognise_anything_are_asked_last() -> None:
     assert FAMILIES.names()[-2:] == ["masked", "causal"]
-    with FAMILIES.restored():
+    with restored(FAMILIES):
         fl.register_family(replace(FAMILIES["llada"], name="general", recognises=lambda config: True), priority=-30)
         assert family_of({"model_type": "gpt2"}).name == "causal"
         fl.register_family(
@@ -49,7 +50,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
 
 
 def test_the_same_code_may_register_again_as_a_notebook_cell_that_is_run_twice() -> None:
-    with FAMILIES.restored():
+    with restored(FAMILIES):
         for about in ("first", "second"):
 
             def recognises(config: object) -> bool:
@@ -85,11 +86,11 @@ fl.register_statistic(Cell)
 """
     main = {"__name__": "__main__", "fl": fl, "Finding": Finding}
     with (
-        STRESSES.restored(),
-        READERS.restored(),
-        FINDINGS.restored(),
-        CLAIMS.restored(),
-        STATISTICS.restored(),
+        restored(STRESSES),
+        restored(READERS),
+        restored(FINDINGS),
+        restored(CLAIMS),
+        restored(STATISTICS),
     ):
         exec(cell, main)
         first = STRESSES["cell"], FINDINGS["cell"], CLAIMS["cell.large"], READERS["cell"], STATISTICS["cell"]

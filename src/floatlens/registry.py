@@ -14,7 +14,6 @@ import importlib
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -127,16 +126,6 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self.names())
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Remove, at the end of the block, the entries that were added inside it; for tests."""
-        self.load()
-        before = dict(self._entries)
-        try:
-            yield
-        finally:
-            self._entries = before
 
 
 def _same_source(one: Any, other: Any) -> bool:

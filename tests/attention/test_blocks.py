@@ -18,6 +18,7 @@ from floatlens.decode.sampler import SAMPLERS
 from floatlens.models.family import FAMILIES
 from tests.attention import block_causal
 from tests.models import checkpoints
+from tests.registries import restored
 
 BLOCK, NEW, PROMPT = 4, 10, list(range(3, 16))  # 13 prompt tokens: one of them lies in the first block that is written
 MATRICES = ["attention", "queries", "keys"]
@@ -27,7 +28,7 @@ MATRICES = ["attention", "queries", "keys"]
 def lens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fl.Lens]:
     folder = checkpoints.native(tmp_path_factory.mktemp("block"), "qwen3")
     checkpoints.edit_config(folder, model_type="toy_block", mask_token_id=checkpoints.MASK, architectures=["ToyBlock"])
-    with FAMILIES.restored(), SAMPLERS.restored():
+    with restored(FAMILIES), restored(SAMPLERS):
         fl.register_sampler("toy-block")(block_causal.ToyBlocks)
         fl.register_family(block_causal.FAMILY)
         made = fl.load(str(folder), dtype="float32")

@@ -17,6 +17,7 @@ from floatlens.attention.statistic import STATISTICS
 from floatlens.data.prompt import Prompt, Region
 from floatlens.findings.finding import FINDINGS
 from tests.models import checkpoints
+from tests.registries import restored
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +237,7 @@ class Peak(floatlens.Statistic):
 
 
 def test_a_statistic_of_ones_own_is_recorded_by_its_name(lens: floatlens.Lens) -> None:
-    with STATISTICS.restored():
+    with restored(STATISTICS):
         floatlens.register_statistic(Peak)
         trace = lens.trace([4, 5, 6], max_new_tokens=4, record=["received", "peak"], matrices=["attention"])
     np.testing.assert_allclose(trace.data["peak"], trace.data["attention"].max(("query", "key")), atol=1e-6)
@@ -253,7 +254,7 @@ def test_a_statistic_of_the_wrong_shape_is_named(lens: floatlens.Lens, shape: An
         def result(self, call):
             return None if shape is None else torch.zeros(shape)
 
-    with STATISTICS.restored():
+    with restored(STATISTICS):
         floatlens.register_statistic(Wrong)
         with pytest.raises(FloatLensError, match=f"statistic 'wrong'.*{said}"):
             lens.trace([4, 5, 6], max_new_tokens=2, record=["wrong"])
