@@ -11,6 +11,7 @@ import torch
 
 from floatlens.attention.statistics.received import Entropy
 from floatlens.cli import doctor
+from floatlens.lens import Lens
 from tests.commands import run
 
 
@@ -18,7 +19,7 @@ from tests.commands import run
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """One model and one type, to be quick."""
     monkeypatch.setattr(doctor, "MODELS", ("tiny-mdm",))
-    monkeypatch.setattr(doctor, "dtypes", lambda device: ["float32"])
+    monkeypatch.setattr(doctor, "DTYPES", ("float32",))
 
 
 def test_all_ways_agree_here() -> None:
@@ -46,17 +47,21 @@ def test_the_kernel_is_compared_with_stream_and_the_option_that_switches_it_on_i
     seconds = {"plain": 2.0, "trace": 3.0, "stream": 3.0, "kernel": 2.5}
     about: dict[str, Any] = {"model": "", "positions": 0, "steps": 0, "ratio": 1.5}
     monkeypatch.setattr(doctor, "cost", lambda device, kernel: about | (seconds if kernel else {}))
-    trace_of = doctor.trace_of
-    monkeypatch.setattr(doctor, "trace_of", lambda lens, way: trace_of(lens, "stream" if way == "kernel" else way))
+    trace = Lens.trace
+
+    def agrees(lens: Lens, prompt: Any, implementation: str, **how: Any) -> Any:
+        return trace(lens, prompt, implementation="stream" if implementation == "kernel" else implementation, **how)
+
+    monkeypatch.setattr(Lens, "trace", agrees)
     said = " ".join(run("doctor", "--device", "cpu").stdout.split())
     assert doctor.KERNEL_AGREES in said and "stream 1.50, kernel 1.25" in said
 
-    def fails(lens: Any, way: str) -> Any:
-        if way == "kernel":
+    def fails(lens: Lens, prompt: Any, implementation: str, **how: Any) -> Any:
+        if implementation == "kernel":
             raise RuntimeError("out of resource: shared memory")
-        return trace_of(lens, way)
+        return trace(lens, prompt, implementation=implementation, **how)
 
-    monkeypatch.setattr(doctor, "trace_of", fails)
+    monkeypatch.setattr(Lens, "trace", fails)
     said = " ".join(run("doctor", "--device", "cpu").stdout.split())
     assert "do not use it" in said and "kernel 1.25" not in said and doctor.KERNEL_AGREES not in said
 

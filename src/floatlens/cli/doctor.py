@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,11 @@ from floatlens.cli import options as common
 from floatlens.cli import shared
 from floatlens.options import Load
 
+if TYPE_CHECKING:
+    from floatlens.trace.trace import Trace
+
 MODELS = ("tiny-mdm", "tiny-arm")
+DTYPES = ("float32", "bfloat16", "float16")  # the last one not on a CPU
 EXTRAS = ("ray", "gguf", "datasets", "anywidget", "starlette")  # listed only if they are installed
 QUESTION = "On which river does the town of Ada Tarn lie?"
 PASSAGES = ["Ada Tarn lives in Molen.", "Molen lies on the river Aste."]
@@ -51,12 +55,12 @@ def command(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     assert device is not None
     shared.check_device(Load(device_map=device))
-    runs = [(name, device, dtype) for dtype in dtypes(device) for name in MODELS]
+    runs = [(name, device, dtype) for dtype in DTYPES[: 2 if device == "cpu" else 3] for name in MODELS]
     fused = ("fused", "stream"), ("stream",)  # fused computes in float32 on a CPU, and is stream elsewhere
     checks = [c for run in runs for c in compare(*run, fused[run[1:] != ("cpu", "float32")], "exact")]
     kernel = [c for run in runs for c in compare(*run, ("kernel",), "stream")] if available(device) else []
     found = {
-        "versions": dict(line.split(" ", 1) for line in versions().splitlines()),
+        "versions": versions(),
         "device": device,
         "checks": checks,
         "kernel": kernel,
@@ -71,21 +75,19 @@ def command(
         raise typer.Exit(1)
 
 
-def dtypes(device: str) -> list[str]:
-    """The dtypes to check on a device."""
-    return ["float32", "bfloat16"] if device == "cpu" else ["float32", "bfloat16", "float16"]
-
-
 def compare(
     name: str, device: str, dtype: str, implementations: Sequence[str], reference: str
 ) -> Iterator[dict[str, Any]]:
     """Yield the largest difference of each implementation from the reference, over all statistics of a short trace."""
-    lens = load(name, device, dtype)
-    expected = trace_of(lens, reference)
+    from floatlens.lens import load
+
+    lens = load(name, device_map=device, dtype=dtype)
+    prompt = lens.prompt(QUESTION, PASSAGES)
+    expected = lens.trace(prompt, max_new_tokens=4, implementation=reference)
     for implementation in implementations:
         about = {"model": name, "dtype": dtype, "implementation": implementation}
         try:
-            found = trace_of(lens, implementation)
+            found = lens.trace(prompt, max_new_tokens=4, implementation=implementation)
         except Exception as error:  # whatever a compiler or driver raises for the kernel is what the user wants to know
             if implementation != "kernel":
                 raise
@@ -95,17 +97,7 @@ def compare(
         yield about | {"error": largest, "worst": worst, "same_tokens": same, "agrees": same and largest <= TOLERANCE}
 
 
-def load(name: str, device: str, dtype: str) -> Any:
-    from floatlens.lens import load
-
-    return load(name, device_map=device, dtype=dtype)
-
-
-def trace_of(lens: Any, implementation: str) -> Any:
-    return lens.trace(lens.prompt(QUESTION, PASSAGES), max_new_tokens=4, implementation=implementation)
-
-
-def difference(found: Any, exact: Any) -> tuple[float, str, bool]:
+def difference(found: Trace, exact: Trace) -> tuple[float, str, bool]:
     """The largest error relative to a statistic's largest value, the statistic, and whether the tokens are equal."""
     import numpy as np
 
@@ -123,7 +115,9 @@ def cost(device: str, kernel: bool = False) -> dict[str, Any]:
     """Seconds of plain generation and of traces, medians of three alternating runs: 256 + 32 tokens in 8 steps."""
     import torch
 
-    lens = load("tiny-mdm", device, "float32" if device == "cpu" else "bfloat16")
+    from floatlens.lens import load
+
+    lens = load("tiny-mdm", device_map=device, dtype="float32" if device == "cpu" else "bfloat16")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(10, (lens.shape["vocabulary"] or 100) - 10, (256,), generator=generator).tolist()
     how: dict[str, Any] = {"max_new_tokens": 32, "steps": 8}
@@ -170,8 +164,8 @@ def show(found: dict[str, Any]) -> None:
         shared.print_lines([KERNEL_AGREES if agrees else KERNEL_DIFFERS])
 
 
-def versions() -> str:
-    """One line each: FloatLens, Python, the packages that results depend on, platform, device, threads."""
+def versions() -> dict[str, str]:
+    """The versions of FloatLens, Python, the packages that results depend on, platform, device, threads."""
     import torch
 
     from floatlens.store import manifest
@@ -186,6 +180,5 @@ def versions() -> str:
         device = "mps"
     wanted = os.environ.get("OMP_NUM_THREADS")
     threads = f"{torch.get_num_threads()} of {cores()} cores" + (f" (OMP_NUM_THREADS={wanted})" if wanted else "")
-    lines = manifest.versions((*manifest.PACKAGES, *EXTRAS)) | {"python": platform.python_version()}
-    lines |= {"platform": platform.platform(), "device": device, "threads": threads}
-    return "\n".join(f"{name} {text}" for name, text in lines.items())
+    found = manifest.versions((*manifest.PACKAGES, *EXTRAS)) | {"python": platform.python_version()}
+    return found | {"platform": platform.platform(), "device": device, "threads": threads}

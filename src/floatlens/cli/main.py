@@ -133,7 +133,7 @@ def run(argv: list[str]) -> int:
     if words == ["--version"]:
         from floatlens.cli.doctor import versions
 
-        print(versions())
+        print("\n".join(f"{name} {text}" for name, text in versions().items()))
         return 0
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

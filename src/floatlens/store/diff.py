@@ -40,12 +40,13 @@ def results_differ(found: Mapping[str, Any]) -> bool:
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield a summary of a comparison: counts, and the first few of each kind."""
-    settings, machine, changed = found["settings"], found["machine"], found["changed"]
-    yield f"settings: {len(settings)} differ" if settings else "settings: the same"
-    yield from (f"  {each}" for each in settings[:SHOWN])
-    if machine:
-        yield "machine: different"
-        yield from (f"  {each}" for each in machine[:SHOWN])
+    for name in ("settings", "machine"):
+        if differing := found[name]:
+            yield f"{name}: {len(differing)} differ"
+            yield from (f"  {each}" for each in differing[:SHOWN])
+        else:
+            yield f"{name}: the same"
+    changed = found["changed"]
     total = found["same"] + len(changed)
     if not results_differ(found):
         yield f"results: all {total} the same"
@@ -54,8 +55,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name in ("first", "second"):
         if keys := found[f"only_{name}"]:
             yield f"  only in the {name}: {len(keys)}, such as {', '.join(keys[0])}"
-    for each in changed[:SHOWN]:
-        yield f"  {', '.join(each['key'])}: {'; '.join(each['fields'][:4])}"
+    yield from (f"  {', '.join(each['key'])}: {'; '.join(each['fields'][:4])}" for each in changed[:SHOWN])
     if len(changed) > SHOWN:
         yield f"  and {len(changed) - SHOWN} more"
 

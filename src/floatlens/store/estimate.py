@@ -32,27 +32,19 @@ DEVICES = {
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a model that the estimate uses.
+    """The sizes of a model that the estimate uses."""
 
-    Parameters
-    ----------
-    cached: whether a step extends a cache of keys and values, as in an ARM.
-    active: parameters in matrix products per token, without the head.
-    head: parameters of the output head.
-    itemsize: bytes per parameter.
-    """
-
-    cached: bool
+    cached: bool  # whether a step extends a cache of keys and values, as in an ARM
     parameters: int
-    active: int
-    head: int
+    active: int  # parameters in matrix products per token, without the head
+    head: int  # parameters of the output head
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
     width: int
     vocabulary: int
-    itemsize: int
+    itemsize: int  # bytes per parameter
 
 
 def measure_model(checkpoint: Checkpoint, dtype: str = "bfloat16") -> ModelSize:
@@ -74,28 +66,20 @@ def measure_model(checkpoint: Checkpoint, dtype: str = "bfloat16") -> ModelSize:
     )
 
 
-def forward_flops(model: ModelSize, queries: int, keys: int, logits: int) -> float:
-    """Operations of one forward pass over one sequence: `queries` tokens that see `keys`, and logits for some of them.
-
-    A product of a matrix and a vector takes two operations per parameter; attention has two products of queries and keys.
-    """
-    attention = 4 * model.layers * model.heads * model.head_dim * queries * keys
-    return 2.0 * model.active * queries + attention + 2.0 * model.head * logits
-
-
-def observation_flops(model: ModelSize, queries: int, keys: int) -> float:
-    """Operations of observing one forward pass: the scores again, and `ELEMENTWISE` operations on each."""
-    return float(model.layers * model.heads * queries * keys * (2 * model.head_dim + ELEMENTWISE))
-
-
 def operations(model: ModelSize, prompt: int, new: int, steps: int) -> tuple[float, float]:
-    """Operations of the forward passes that write `new` tokens after `prompt` tokens, and of observing them."""
+    """Operations of the forward passes that write `new` tokens after `prompt` tokens, and of observing them.
+
+    A product of a matrix and a vector takes two operations per parameter. Attention has two products of queries and keys;
+    observing it takes one of them again, and `ELEMENTWISE` operations on each score. The upper half of a causal pass over
+    the prompt is counted too, although kernels skip most of it.
+    """
     T = prompt + new
-    if not model.cached:
-        return steps * forward_flops(model, T, T, new), steps * observation_flops(model, T, T)
-    # The upper half of a causal pass over the prompt is counted too, although kernels skip most of it.
-    passes = [(prompt, prompt), *((1, length) for length in range(prompt + 1, T))]
-    return sum(forward_flops(model, *one, 1) for one in passes), sum(observation_flops(model, *one) for one in passes)
+    passes = [(T, T, new)] * steps  # queries, keys and logits of each
+    if model.cached:
+        passes = [(prompt, prompt, 1), *((1, length, 1) for length in range(prompt + 1, T))]
+    scores = float(model.layers * model.heads * sum(queries * keys for queries, keys, _ in passes))
+    products = sum(model.active * queries + model.head * logits for queries, _, logits in passes)
+    return 2.0 * products + 4 * model.head_dim * scores, (2 * model.head_dim + ELEMENTWISE) * scores
 
 
 def seconds(model: ModelSize, device: str, prompt: int, new: int, steps: int) -> tuple[float, float]:
