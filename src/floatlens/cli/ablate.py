@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
+
+import typer
 
 from floatlens.cli import options as common
 from floatlens.cli import shared
 from floatlens.errors import FloatLensError
-from floatlens.options import Data, Load, Run, Sampling, option
+from floatlens.options import Data, Load, Run, Sampling
 
 MEASURED = {"agreement": "agrees", "kl": "KL", "gold_perplexity": "gold ppl", "well_formed": "formed"}
-
-
-@dataclass(frozen=True)
-class Changes:
-    """The interventions, their doses and their controls."""
-
-    panel: ClassVar[str] = "Decoding"
-
-    intervention: list[str] | None = option(
-        None, 'Such as "mask-anchors(rule=top({n}))"; repeat for several. Default: those that the claims need.'
-    )
-    doses: str | None = option(None, "Values of {n} in the interventions, such as 1,2,4,8.")
-    controls: str = option("0,1", "Seeds of the matched random controls, such as 0,1,2.")
-
-
-DEFAULTS = Changes()
 
 
 def command(
     models: common.Models,
     data: common.DataSets,
-    changes: Changes = DEFAULTS,
+    intervention: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='Such as "mask-anchors(rule=top({n}))"; repeat for several. Default: those that the claims need.'
+        ),
+    ] = None,
+    doses: Annotated[str | None, typer.Option(help="Values of {n} in the interventions, such as 1,2,4,8.")] = None,
+    controls: Annotated[str, typer.Option(help="Seeds of the matched random controls, such as 0,1,2.")] = "0,1",
     reading: Data = Data(limit=100),
     sampling: Sampling = Sampling(max_new_tokens=16),
     loading: Load = Load(),
@@ -51,17 +42,17 @@ def command(
 
         floatlens ablate tiny-mdm --data world --intervention "mask-anchors" --json
     """
-    from floatlens.evaluation.conditions import conditions
+    from floatlens.evaluation.conditions import check_settings, conditions
     from floatlens.evaluation.sources import open_sources
 
     shared.check_run(running, out)
     if reading.gold_at:
         raise FloatLensError("--gold-at is an option of trace, study and eval; leave it out")
-    models, specs = list(dict.fromkeys(models)), changes.intervention
-    doses = [float(n) for n in common.parse_numbers(changes.doses, "--doses") or ()] or None
-    seeds = common.parse_numbers(changes.controls, "--controls") or []
-    if specs:
-        conditions(specs, doses, seeds)
+    models = list(dict.fromkeys(models))
+    values = [float(n) for n in common.parse_numbers(doses, "--doses") or ()] or None
+    how: dict[str, Any] = {"doses": values, "seeds": common.parse_numbers(controls, "--controls") or []}
+    if intervention:
+        conditions(intervention, **how)
     sources = open_sources(data, reading)
     samples = {source.label: list(source.samples()) for source in sources}
 
@@ -69,37 +60,19 @@ def command(
     from floatlens.evaluation.ablate import ablate, effects
     from floatlens.findings.causes import causes
 
-    shared.check_settings(models, loading, running, sampling)
-    check_interventions(models, loading, specs, doses, seeds)
-    how: dict[str, Any] = {"doses": doses, "seeds": seeds, "sampling": sampling, "reading": reading, "run": running}
+    shared.check_device(loading, running.engine)
+    check_settings(models, loading, [sampling], intervention, **how)
     asked = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
-    asked |= {"interventions": specs, "doses": doses, "controls": seeds}
-    with shared.experiment("ablate", models, sources, out, asked) as (found, folder, loop):
-        answers = ablate(models, samples, specs, folder=folder, **how, **loop)
+    about = {"interventions": intervention, "doses": values, "controls": how["seeds"]}
+    how |= {"sampling": sampling, "reading": reading, "run": running}
+    with shared.experiment("ablate", models, sources, out, asked | about) as (found, folder, loop):
+        answers = ablate(models, samples, intervention, folder=folder, **how, **loop)
         shared.check_answered(answers)
         found |= {"results": effects(answers), "claims": shared.judge(causes, answers, folder, "causes")}
     if as_json:
         shared.print_json(found)
     else:
         show(found)
-
-
-def check_interventions(
-    models: Sequence[str],
-    loading: Load,
-    specs: Sequence[str] | None,
-    doses: Sequence[float] | None,
-    seeds: Sequence[int],
-) -> None:
-    """Raise an error for interventions on layers or heads that a model does not have, before any weight is read."""
-    from floatlens.evaluation.conditions import conditions, standard
-    from floatlens.interventions.intervention import check
-    from floatlens.lens import Lens
-
-    for model in models:
-        lens = Lens.find(model, loading)
-        for condition in conditions(specs or standard(lens.shape["layers"] or 1), doses, seeds):
-            check(condition.interventions, lens.shape, lens.config)
 
 
 def show(found: dict[str, Any]) -> None:

@@ -52,10 +52,12 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.evaluation import summary
+    from floatlens.evaluation.conditions import check_settings
     from floatlens.evaluation.loop import Experiment, answer_all
-    from floatlens.evaluation.table import table1
+    from floatlens.evaluation.table import files, table1
 
-    shared.check_settings(models, loading, running, sampling)
+    shared.check_device(loading, running.engine)
+    check_settings(models, loading, [sampling])
     size = running.batch_size
 
     def jobs() -> Iterator[Experiment]:
@@ -82,8 +84,8 @@ def command(
             found["claims"] = shared.judge(knowledge, answers, folder, "knowledge")
         table = table1(entries, averages)
         if folder is not None:
-            for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-                folder.write_text(f"table1.{ending}", text)
+            for name, text in files(table).items():
+                folder.write_text(name, text)
     if as_json:
         shared.print_json(found)
     else:
@@ -93,8 +95,10 @@ def command(
 
 def show(found: dict[str, Any], table: Any) -> None:
     """Print Table 1, and what is missing in it."""
+    from floatlens.evaluation.table import terminal
+
     console = shared.make_console()
-    for part in table.terminal():
+    for part in terminal(table):
         console.print(part)
     for entry in found["results"]:
         if entry["errors"] or entry["truncated"]:

@@ -127,6 +127,7 @@ PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "gold_at": parse_numbers,
     "layers": parse_numbers,
     "matrices": lambda text, option: _records(text, matrices=True),
+    "values": parse_numbers,
     "only": lambda text, option: tuple(parse_names(text)),
     "skip": lambda text, option: tuple(parse_names(text)),
     "stress_interventions": lambda texts, option: tuple(texts),

@@ -20,24 +20,13 @@ if TYPE_CHECKING:
 
     from floatlens.evaluation.sources import DataSource
     from floatlens.findings.finding import Finding
-    from floatlens.options import Load, Run, Sampling
+    from floatlens.options import Load, Run
     from floatlens.store.engine import ProgressCallback
     from floatlens.store.folder import RunFolder
 
 QUIET, EVERY = 5.0, 60.0  # seconds of work that prints no line, and between two lines of a part
 WIDE = 10_000  # width of tables that are written to a file or a pipe, so that nothing is cut
 COLOURS = {"holds": "green", "fails": "red"}  # of verdicts; the others: yellow
-
-
-def check_settings(models: Sequence[str], loading: Load, running: Run, *samplings: Sampling) -> None:
-    """Raise an error for an invalid device, model or setting, before any weights are read."""
-    from floatlens.lens import Lens
-
-    check_device(loading, running.engine)
-    for model in models:
-        lens = Lens.find(model, loading)
-        for sampling in samplings:
-            lens.settings_of((), sampling)
 
 
 def check_device(loading: Load, engine: str = "local") -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
 from floatlens.cli import shared
 from floatlens.errors import FloatLensError, check_known
-from floatlens.options import DETAIL, Data, Load, Recording, Run, Sampling, option
+from floatlens.evaluation.stress import StressOptions
+from floatlens.options import Data, Load, Recording, Run, Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,34 +22,11 @@ if TYPE_CHECKING:
     from floatlens.store.folder import RunFolder
 
 
-@dataclass(frozen=True)
-class Difficulty:
-    """The levels of a stress test, and how its answers are scored and kept."""
-
-    panel: ClassVar[str] = "Input"
-
-    levels: str | None = option(
-        None, "Numbers of distractors, gold positions, distances or masks, such as 0,1,2,4 or 0:20:5."
-    )
-    distractors: str = option("random", "Distractors of noise: random, hard (retrieved) or own (the data's).")
-    intervention: list[str] | None = option(
-        None,
-        'Also ask under an intervention such as "pin-anchors(across=layers)" and its control; repeat for several.',
-    )
-    controls: str = option("0", "Seeds of the matched random controls, such as 0,1,2.")
-    score: str = option("accuracy", "Score of the curve: accuracy, accuracy_words, f1 or em.")
-    trace: bool = option(False, "Keep a trace of every answer in --out.")
-    detail: Literal["full", "summary"] = option("full", DETAIL)
-
-
-DEFAULTS = Difficulty()
-
-
 def command(
     name: Annotated[str, typer.Argument(metavar="STRESS", help="noise, position, layout, masks, query or collection.")],
     models: common.Models,
     data: common.DataSets,
-    how: Difficulty = DEFAULTS,
+    how: StressOptions = StressOptions(),
     reading: Data = Data(),
     sampling: Sampling = Sampling(),
     loading: Load = Load(),
@@ -80,7 +58,7 @@ def command(
     from floatlens.evaluation.collection import COLLECTION
     from floatlens.evaluation.metrics import SCORES
     from floatlens.evaluation.sources import open_sources
-    from floatlens.evaluation.stress import STRESSES, StressOptions, stress_experiments
+    from floatlens.evaluation.stress import STRESSES, stress_experiments
 
     test = COLLECTION if name == COLLECTION.name else STRESSES[name]
     check_known("score", how.score, SCORES)
@@ -88,36 +66,29 @@ def command(
     if reading.gold_at:
         raise FloatLensError("--gold-at is an option of trace, study and eval; use `stress position` with --levels")
     models = list(dict.fromkeys(models))
-    values = common.parse_numbers(how.levels, "--levels")
     seeds = common.parse_numbers(how.controls, "--controls") or []
     generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
     sources = open_sources(data, replace(reading, passages=generated, corpus=None))
-    options = StressOptions(
-        values=tuple(values) if values is not None else None,
-        passages=reading.passages,
-        distractors=how.distractors,
-        seed=reading.seed or 0,
-        index=index_of(reading.corpus) if reading.corpus else None,
-    )
-    made = {source.label: test.levels(list(source.samples()), options) for source in sources}
+    index = index_of(reading.corpus) if reading.corpus else None
+    how = replace(how, passages=reading.passages, seed=reading.seed or 0, index=index)
+    made = {source.label: test.levels(list(source.samples()), how) for source in sources}
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.cli.ablate import check_interventions
     from floatlens.evaluation import curves
-    from floatlens.evaluation.conditions import Condition, conditions
+    from floatlens.evaluation.conditions import Condition, check_settings, conditions
     from floatlens.evaluation.loop import answer_all
     from floatlens.findings.stress import stress as finding
 
     levels_of = [level.options(sampling, reading)[0] for several in made.values() for level in several]
-    shared.check_settings(models, loading, running, sampling, *levels_of)
+    shared.check_device(loading, running.engine)
+    check_settings(models, loading, [sampling, *levels_of], how.intervention or (), seeds=seeds)
     recording, under = None, [Condition.plain()]
     if how.trace:
         recording = Recording(("received_writing",) if test is COLLECTION else ("default",), detail=how.detail)
     if how.intervention:
-        check_interventions(models, loading, how.intervention, None, seeds)
         under = conditions(how.intervention, None, seeds)
     asked: dict[str, Any] = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
-    asked |= {"stress": name, "levels": values, "distractors": how.distractors, "recording": recording}
+    asked |= {"stress": name, "levels": how.values, "distractors": how.distractors, "recording": recording}
     asked |= {"interventions": how.intervention, "controls": seeds} if how.intervention else {}
     ways: dict[str, Any] = {"sampling": sampling, "reading": reading, "batch_size": running.batch_size}
     with shared.experiment("stress", models, sources, out, asked) as (found, folder, loop):

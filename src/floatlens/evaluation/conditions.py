@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES
-from floatlens.interventions.intervention import Intervention, parse_intervention
+from floatlens.interventions.intervention import Intervention, check, parse_intervention
+from floatlens.options import Load, Sampling
 
 NONE = "none"
 PLAIN, CHANGED, CONTROL = "plain", "intervention", "control"
@@ -107,3 +108,26 @@ def _doses(spec: str | Intervention, doses: Sequence[float] | None) -> list[tupl
         ) from None
     made = [(dose, parse_intervention(text.replace(DOSE, f"{dose:g}"))) for dose in chosen]
     return [(text.strip(), float(dose), one) for dose, one in made]
+
+
+def check_settings(
+    models: Sequence[str],
+    loading: Load,
+    samplings: Sequence[Sampling] = (),
+    specs: Sequence[str] | None = (),
+    doses: Sequence[float] | None = None,
+    seeds: Sequence[int] = SEEDS,
+) -> None:
+    """Raise an error for a model, setting or intervention that cannot be used, before any weights are read.
+
+    `specs` are the interventions, None those that the claims need: a model may lack their layers or heads.
+    """
+    from floatlens.lens import Lens  # which imports torch
+
+    for model in models:
+        lens = Lens.find(model, loading)
+        for sampling in samplings:
+            lens.settings_of((), sampling)
+        chosen = standard(lens.shape["layers"] or 1) if specs is None else specs
+        for condition in conditions(chosen, doses, seeds) if chosen else ():
+            check(condition.interventions, lens.shape, lens.config)

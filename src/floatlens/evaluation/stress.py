@@ -15,13 +15,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from floatlens.data.sample import Passage, Sample, contains_words, move_gold, normalise
 from floatlens.data.template import ORDERS
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.conditions import Condition
-from floatlens.options import Data, Run, Sampling
+from floatlens.options import DETAIL, Data, Run, Sampling, option
 from floatlens.registry import Registry
 
 if TYPE_CHECKING:
@@ -61,22 +61,28 @@ class StressLevel:
 
 @dataclass(frozen=True)
 class StressOptions:
-    """Options of a stress test.
+    """Options of a stress test: its levels, and how `floatlens stress` asks, scores and keeps its answers.
 
-    Parameters
-    ----------
-    values: the levels, such as numbers of distractors; each test has its own defaults.
-    passages: number of passages per question.
-    distractors: `random` passages of other questions, `hard` ones (the best BM25 hits for the question among all passages,
-        or in `index`), or the question's `own` passages that are not gold.
-    seed: seed of all random choices.
+    `passages` is the number of passages per question, `seed` that of all random choices, `index` the documents in which
+    `hard` distractors are retrieved, by default all passages of the data.
     """
 
-    values: tuple[int, ...] | None = None
-    passages: int | None = None
-    distractors: str = "random"
-    seed: int = 0
-    index: Index | None = None
+    panel: ClassVar[str] = "Input"
+
+    values: Sequence[int] | None = option(
+        None, "Numbers of distractors, gold positions, distances or masks, such as 0,1,2,4 or 0:20:5.", flag="levels"
+    )
+    distractors: str = option("random", "Distractors of noise: random, hard (retrieved) or own (the data's).")
+    intervention: list[str] | None = option(
+        None, 'Also ask under an intervention such as "pin-anchors(across=layers)" and its control; repeat for several.'
+    )
+    controls: str = option("0", "Seeds of the matched random controls, such as 0,1,2.")
+    score: str = option("accuracy", "Score of the curve: accuracy, accuracy_words, f1 or em.")
+    trace: bool = option(False, "Keep a trace of every answer in --out.")
+    detail: Literal["full", "summary"] = option("full", DETAIL)
+    passages: int | None = option(None, "Number of passages per question.", flag=None)
+    seed: int = option(0, "Seed of all random choices.", flag=None)
+    index: Any = option(None, "Documents with hard distractors.", flag=None)
 
 
 MakeLevels: TypeAlias = Callable[[Sequence[Sample], StressOptions], list[StressLevel]]

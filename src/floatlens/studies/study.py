@@ -17,18 +17,16 @@ import pandas as pd
 from floatlens.data.template import parse
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation import summary
-from floatlens.evaluation.conditions import conditions
+from floatlens.evaluation.conditions import check_settings, conditions
 from floatlens.evaluation.loop import Experiment, ModelWorker, run_experiments
 from floatlens.evaluation.sources import CLOSED, OPEN, WITHOUT_PASSAGES, DataSource, problems_of, write_problems
-from floatlens.evaluation.table import table1
+from floatlens.evaluation.table import files, table1
 from floatlens.files import atomic_write, temporary_folder
 from floatlens.findings.finding import FINDINGS, SETTINGS
 from floatlens.findings.sink import CONTROLS, WINDOWED, WORDS
 from floatlens.findings.verdict import correct_primary
 from floatlens.findings.window import LENGTH, read_text, reason_against
-from floatlens.interventions.intervention import check as check_interventions
 from floatlens.keywords import StudyKeywords
-from floatlens.lens import Lens
 from floatlens.options import Data, Load, Run, Sampling, Scope
 from floatlens.options import make as make_options
 from floatlens.store.engine import Engine, ProgressCallback, make_engine, run_all
@@ -176,11 +174,7 @@ def check(plan: StudyPlan) -> None:
     check_known("setting", plan.scope.setting, SETTINGS)
     _ = plan.findings, plan.sizes
     specs = [*plan.scope.stress_interventions, *(plan.scope.interventions or ())]
-    for model in plan.models:
-        lens = Lens.find(model, plan.load)
-        lens.settings_of((), plan.sampling)
-        for condition in conditions(specs) if specs else ():
-            check_interventions(condition.interventions, lens.shape, lens.config)
+    check_settings(plan.models, plan.load, [plan.sampling], specs)
 
 
 def _status(model: str, found: dict[str, Any] | BaseException, plan_of: Mapping[str, StudyPlan]) -> dict[str, Any]:
@@ -200,8 +194,7 @@ def write_results(study: Study, answers: pd.DataFrame, seconds: Mapping[str, Any
             answers.to_parquet(temporary, index=False)
         plain = answers[answers["condition"].isin([CLOSED, OPEN])]
         study.results = summary.results(answers)
-        table = table1(summary.results(plain), summary.averages(plain))
-        texts |= {"table1.md": table.markdown(), "table1.tex": table.latex(), "table1.csv": table.csv()}
+        texts |= files(table1(summary.results(plain), summary.averages(plain)))
     about = {name: getattr(study, name) for name in ("results", "claims", "failed", "notes")} | {"seconds": seconds}
     texts[RESULTS] = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
     for name, text in texts.items():
