@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import operator
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -44,11 +45,31 @@ CODECS = (["bytes"], ["bytes", "blosc"], ["transpose", "bytes", "blosc"])
 CHECKSUM = "crc32c"  # the last codec of what FloatLens writes; earlier traces have none
 CHECKSUM_BYTES = 4
 BLOSC_ZSTD = 4  # the number of Zstandard in the flags of a Blosc file
-GROUP_FIELDS = {"zarr_format", "node_type", "attributes", "consolidated_metadata"}
-ARRAY_FIELDS = {
-    "zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs",
-    "attributes", "dimension_names", "storage_transformers",
+SIZE = range(2**40)
+GROUP: dict[str, Any] = {
+    "zarr_format": 3, "node_type": "group", "attributes": {str: object}, "consolidated_metadata": None,
 }  # fmt: skip
+ARRAY: dict[str, Any] = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [SIZE],
+    "data_type": tuple(DATA_TYPES),
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [SIZE[1:]]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+    "fill_value": object,
+    "codecs": [
+        (
+            {"name": "bytes"},
+            {"name": "transpose", "configuration": {"order": [SIZE]}},
+            {"name": "blosc", "configuration": {"cname": "zstd", "shuffle": "bitshuffle"}},
+            {"name": CHECKSUM},
+        )
+    ],
+    "attributes": {str: object},
+    "dimension_names": [(None, str)],
+    "storage_transformers": (None, [()]),  # an empty list
+}
+OPTIONAL = ("attributes", "consolidated_metadata", "fill_value", "dimension_names", "storage_transformers")
 MAX_METADATA = 64 << 20  # bytes of one zarr.json; the vocabulary of a long trace takes a few hundred kilobytes
 MAX_COORDINATES = 64 << 20  # bytes of all one-dimensional arrays, which xarray may read on opening
 MAX_ZARR_RATIO = 1000  # declared bytes per byte on disk; a constant array compresses better than a file of text
@@ -100,6 +121,28 @@ def parse_json(content: bytes, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FloatLensError(f"{name}: expected a JSON object, found {type(value).__name__}")
     return value
+
+
+def matches(value: Any, schema: Any) -> bool:
+    """Whether a value from JSON is what a schema describes.
+
+    A schema is a type (`object` for anything), a value, a range of whole numbers, or a tuple of alternatives; [X] is a list
+    of X, {str: X} an object with values X, and {"name": X} an object with this field.
+
+    >>> matches(["a"], [str]), matches({"a": None}, {str: str}), matches(3, range(2))
+    (True, False, False)
+    """
+    if isinstance(schema, tuple):
+        return any(matches(value, one) for one in schema)
+    if isinstance(schema, list):
+        return isinstance(value, list) and all(matches(one, schema[0]) for one in value)
+    if isinstance(schema, dict) and str in schema:
+        return isinstance(value, dict) and all(matches(one, schema[str]) for one in value.values())
+    if isinstance(schema, dict):
+        return isinstance(value, dict) and all(n in value and matches(value[n], one) for n, one in schema.items())
+    if isinstance(schema, range):
+        return type(value) is int and value in schema
+    return schema is object or (type(value) is schema if isinstance(schema, type) else value == schema)
 
 
 def make_record(kind: type[Record], value: Mapping[str, Any], name: str) -> Record:
@@ -273,7 +316,7 @@ def check_zarr(path: str | Path) -> None:
             raise FloatLensError(f"{entry} is a link; a trace holds files only, so copy the file instead")
         if not entry.is_file() and not entry.is_dir():
             raise FloatLensError(f"{entry} is not a regular file; remove it")
-    group = _check_group(root)
+    group = _read_metadata(root / "zarr.json", GROUP)
     declared = coordinates = chunks = held = 0
     metadata: dict[str, dict[str, Any]] = {}
     for folder in sorted(entry for entry in root.iterdir() if entry.is_dir()):
@@ -304,90 +347,42 @@ def metadata_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, Mappin
     return int(google_crc32c.value(json.dumps(described, sort_keys=True).encode()))
 
 
-def _check_group(root: Path) -> dict[str, Any]:
-    file = root / "zarr.json"
-    group = read_json(file, root, MAX_METADATA)
-    _expect(file, group, "zarr_format", group.get("zarr_format") == 3, "3")
-    _expect(file, group, "node_type", group.get("node_type") == "group", "'group'")
-    _expect_known(file, group, GROUP_FIELDS)
-    _expect(file, group, "consolidated_metadata", group.get("consolidated_metadata") is None, "none; store it again")
-    _expect(file, group, "attributes", isinstance(group.get("attributes", {}), dict), "an object")
-    return group
-
-
 def _check_array(folder: Path) -> dict[str, Any]:
     """Return the metadata of an array, which are as FloatLens writes them."""
     file = folder / "zarr.json"
     if not file.is_file():
         raise FloatLensError(f"{folder} has no zarr.json; the trace is damaged or was not written by FloatLens")
-    array = read_json(file, folder, MAX_METADATA)
-    _expect(file, array, "zarr_format", array.get("zarr_format") == 3, "3")
-    _expect(file, array, "node_type", array.get("node_type") == "array", "'array'")
-    _expect_known(file, array, ARRAY_FIELDS)
-    kind, shape = array.get("data_type"), array.get("shape")
-    _expect(file, array, "data_type", isinstance(kind, str) and kind in DATA_TYPES, "a plain number type")
-    _expect(file, array, "shape", _is_shape(shape, 0), "a list of integers")
-    assert isinstance(shape, list)
-    grid = array.get("chunk_grid")
-    chunk = _settings(grid).get("chunk_shape") if _name(grid) == "regular" else None
-    fits = _is_shape(chunk, 1) and len(chunk) == len(shape)  # type: ignore[arg-type]
-    fits = fits and all(part <= max(1, size) for part, size in zip(chunk, shape, strict=True))  # type: ignore[arg-type]
-    _expect(file, array, "chunk_grid", fits, "regular chunks of at least 1 and at most the shape")
-    known = _are_codecs(array.get("codecs"), len(shape))
-    _expect(file, array, "codecs", known, "'bytes', or 'bytes' and 'blosc' with Zstandard and shuffled bits")
-    keys = array.get("chunk_key_encoding")
-    plain = _name(keys) == "default" and _settings(keys).get("separator") == "."
-    _expect(file, array, "chunk_key_encoding", plain, "'default' with dots")
-    _expect(file, array, "storage_transformers", not array.get("storage_transformers"), "nothing")
-    _expect(file, array, "attributes", isinstance(array.get("attributes", {}), dict), "an object")
-    names = array.get("dimension_names", [None] * len(shape))
-    named = isinstance(names, list) and len(names) == len(shape) and all(n is None or isinstance(n, str) for n in names)
-    _expect(file, array, "dimension_names", named, "one name per dimension")
+    array = _read_metadata(file, ARRAY)
+    shape, chunk = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
+    codecs = [codec["name"] for codec in array["codecs"]]
+    orders = [codec["configuration"]["order"] for codec in array["codecs"] if codec["name"] == "transpose"]
+    fine = {
+        "shape": len(shape) <= 8,
+        "chunk_grid": len(chunk) == len(shape) and all(map(operator.le, chunk, (max(1, size) for size in shape))),
+        "codecs": (codecs[:-1] if codecs[-1:] == [CHECKSUM] else codecs) in CODECS
+        and all(sorted(order) == list(range(len(shape))) for order in orders),
+        "dimension_names": len(array.get("dimension_names", shape)) == len(shape),
+    }
+    for name in (name for name in fine if not fine[name]):
+        raise _unexpected(file, array, name)
     return array
 
 
-def _are_codecs(codecs: Any, dimensions: int) -> bool:
-    """Whether codecs are those of FloatLens: Blosc with Zstandard, an order that names each dimension once."""
-    if not isinstance(codecs, list):
-        return False
-    names = [_name(codec) for codec in codecs]
-    if (names[:-1] if names[-1:] == [CHECKSUM] else names) not in CODECS:
-        return False
-    for name, settings in zip(names, map(_settings, codecs), strict=True):
-        order = settings.get("order")
-        if name == "blosc" and (settings.get("cname") != "zstd" or settings.get("shuffle") != "bitshuffle"):
-            return False
-        if name == "transpose" and not (_is_shape(order, 0) and sorted(order) == list(range(dimensions))):  # type: ignore[arg-type]
-            return False
-    return True
+def _read_metadata(file: Path, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a zarr.json, each of which is what its schema describes."""
+    found = read_json(file, file.parent, MAX_METADATA)
+    for name in found.keys() - schema.keys():
+        raise FloatLensError(f"{file}: field {name[:80]!r} is unknown; only traces written by FloatLens are opened")
+    for name, expected in schema.items():
+        if not (name not in found and name in OPTIONAL) and not matches(found.get(name), expected):
+            raise _unexpected(file, found, name)
+    return found
 
 
-def _name(value: Any) -> Any:
-    """The name of a codec, grid or encoding."""
-    return value.get("name") if isinstance(value, dict) else None
-
-
-def _settings(value: Any) -> dict[str, Any]:
-    """The configuration of a codec, grid or encoding."""
-    settings = value.get("configuration") if isinstance(value, dict) else None
-    return settings if isinstance(settings, dict) else {}
-
-
-def _is_shape(value: Any, least: int) -> bool:
-    return isinstance(value, list) and len(value) <= 8 and all(type(n) is int and least <= n < 2**40 for n in value)
-
-
-def _expect(file: Path, fields: Mapping[str, Any], name: str, fine: bool, expected: str) -> None:
-    if not fine:
-        raise FloatLensError(f"{file}: field {name!r} is {str(fields.get(name))[:80]!r}; FloatLens reads {expected}")
-
-
-def _expect_known(file: Path, fields: Mapping[str, Any], known: set[str]) -> None:
-    unknown = sorted(str(name) for name in fields if name not in known)
-    if unknown:
-        raise FloatLensError(
-            f"{file}: field {unknown[0][:80]!r} is unknown; only traces written by FloatLens are opened"
-        )
+def _unexpected(file: Path, fields: Mapping[str, Any], name: str) -> FloatLensError:
+    return FloatLensError(
+        f"{file}: field {name!r} is {str(fields.get(name))[:80]!r}; FloatLens reads only what it writes"
+    )
 
 
 def _check_chunks(folder: Path, array: dict[str, Any]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from floatlens.errors import FloatLensError
-from floatlens.untrusted import MAX_METADATA, read_json
+from floatlens.untrusted import MAX_METADATA, matches, read_json
 
 # Characters that tables and files cannot hold, and in a model's name those that a terminal or a figure cannot show.
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -25,8 +25,7 @@ TEXT: tuple[str, ...] = (
     "prompt", "question", "output", "text", "source",
 )  # fmt: skip
 NUMBER_OR_TEXT = (str, int, float, bool, None)
-# What each attribute holds: a type (`object` for anything), a word, a range of whole numbers, or a tuple of alternatives;
-# [X] is a list of X, {str: X} an object with values X, and {"name": X} an object with this field.
+# What each attribute holds, in the words of `matches`.
 PLAIN: dict[str, Any] = {
     **dict.fromkeys(TEXT, str),
     "kind": ("mdm", "arm"),
@@ -48,25 +47,6 @@ STRUCTURED: dict[str, Any] = {  # as JSON, since Zarr and xarray keep plain valu
     "replay": (None, {"order": object, "text": object}),
     "regions": [{"name": str, "start": int, "end": int}],
 }
-
-
-def matches(value: Any, schema: Any) -> bool:
-    """Whether a value is what a schema describes.
-
-    >>> matches(["a"], [str]), matches({"a": None}, {str: str}), matches(3, range(2))
-    (True, False, False)
-    """
-    if isinstance(schema, tuple):
-        return any(matches(value, one) for one in schema)
-    if isinstance(schema, list):
-        return isinstance(value, list) and all(matches(one, schema[0]) for one in value)
-    if isinstance(schema, dict) and str in schema:
-        return isinstance(value, dict) and all(matches(one, schema[str]) for one in value.values())
-    if isinstance(schema, dict):
-        return isinstance(value, dict) and all(n in value and matches(value[n], one) for n, one in schema.items())
-    if isinstance(schema, range):
-        return type(value) is int and value in schema
-    return schema is object or (type(value) is schema if isinstance(schema, type) else value == schema)
 
 
 def read_attributes(folder: Path, root: Path) -> dict[str, Any]:
