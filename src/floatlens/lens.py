@@ -48,16 +48,9 @@ TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|role_end|>", "<end_of_turn>")
 def load(name: str, **options: Unpack[LoadKeywords]) -> Lens:
     """Load a model: `load("GSAI-ML/LLaDA-8B-Instruct", dtype="bfloat16", device_map="auto")`.
 
+    `name` is a folder, a Hub id, a GGUF file or a bundled name, of which `floatlens models` prints a list; NAME:arm and
+    NAME:mdm choose the mode of a model that writes both ways. The options are the fields of `floatlens.options.Load`.
     Nothing is downloaded unless `name` is a Hub id, and remote code is never run.
-
-    Parameters
-    ----------
-    name
-        A folder, a Hub id, a GGUF file, a bundled name ("tiny-arm", "tiny-mdm", "tiny-dream", "tiny-ssm"),
-        "smollm2", or a bundled adapter on it ("smollm2-arm", "smollm2-canvas", "smollm2-mdm"). NAME:arm and NAME:mdm choose
-        the mode of a model that writes both ways.
-    **options
-        The fields of `floatlens.options.Load`.
     """
     [chosen] = make(options, Load)
     lens = Lens.find(name, chosen)
@@ -253,10 +246,7 @@ class Lens:
     # --- decoding -----------------------------------------------------------------------------------------------------
 
     def settings(self, **options: Unpack[SamplingKeywords]) -> Sampler:
-        """Return the validated settings of the lens's sampler, from the fields of `options.Sampling`; needs no weights.
-
-        `sampler` has the settings of one sampler only, such as {"top_p": 0.9}: see docs/families.md.
-        """
+        """Return the validated settings of the lens's sampler, from the fields of `options.Sampling`; needs no weights."""
         return self.settings_of((), make(options, Sampling)[0])
 
     def steps(self, batch: PromptBatch, settings: Sampler) -> Iterator[Step]:
@@ -358,15 +348,9 @@ class Lens:
     ) -> Generation | list[Generation]:
         """Generate text after a prompt, or after each prompt of a list in one left-padded batch.
 
-        Parameters
-        ----------
-        prompts
-            A `Prompt` or a question, or a list of prompts, questions or lists of token ids.
-        stop_when_answered
-            Stop as soon as an end token and all tokens before it are written: these do not change any more. Samplers that
-            revise their tokens ignore this. `steps` of the result counts the passes until then.
-        **options
-            The fields of `floatlens.options.Sampling`.
+        With `stop_when_answered`, it stops as soon as an end token and all tokens before it are written, which do not change
+        any more (samplers that revise their tokens ignore this); `steps` of the result counts the passes until then. The
+        options are the fields of `floatlens.options.Sampling`.
         """
         single = isinstance(prompts, Prompt | str)
         ready = self._prompts([prompts] if isinstance(prompts, Prompt | str) else prompts)
@@ -384,6 +368,7 @@ class Lens:
         B, P = batch.ids_BP.shape
         stops = stop_when_answered and self.has_mask and not SAMPLERS[self.sampler].revises
         stops = stops and batch.tail_BN() is None and batch.scripts is None
+        decides = {*self.end_ids, *([self.mask_id] if stops else [])}  # the first of these says if a row is answered
         answered = [False] * B
         counts = torch.zeros(B, dtype=torch.long)
         final = batch.ids_BP
@@ -398,7 +383,7 @@ class Lens:
             kept[:, : committed.shape[1]] = torch.where(committed, confidence, kept[:, : committed.shape[1]])
             if stops:
                 answered = [
-                    done or self._is_answered(final[row, end:].tolist())
+                    done or next((i != self.mask_id for i in final[row, end:].tolist() if i in decides), False)
                     for row, (done, end) in enumerate(zip(answered, batch.ends, strict=True))
                 ]
                 if all(answered):
@@ -410,10 +395,6 @@ class Lens:
             ids = ids if masks else ids[: settings.max_new_tokens]  # whole blocks may be longer than requested
             made.append(Generation.of(self, ids, kept[row, end : end + len(ids)].numpy(), int(counts[row]), masks))
         return made
-
-    def _is_answered(self, written: list[int]) -> bool:
-        """Whether an end token and all tokens before it are written."""
-        return next((i in self.end_ids for i in written if i == self.mask_id or i in self.end_ids), False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids without special tokens; the ids themselves if there is no tokenizer."""
@@ -437,32 +418,14 @@ class Lens:
     ) -> Trace:
         """Generate text after a prompt and record a trace; the tokens are those of `generate`.
 
-        Parameters
-        ----------
-        prompt
-            A question, a `Prompt` (see `prompt`), or a list of token ids.
-        passages, gold, answers
-            Passages to answer the question from, the index of the gold ones, and the gold answers.
-        sample_id
-            A name that is stored in the trace.
-        **options
-            The fields of `floatlens.options.Sampling` and `Recording`.
+        Passages need a question as text: see `prompt`. `sample_id` is a name that is stored in the trace; the options are
+        the fields of `floatlens.options.Sampling` and `Recording`.
         """
-        ready = self._with_passages(prompt, passages, gold, answers)
-        return self.traces([ready], sample_ids=[sample_id] if sample_id else None, **options)[0]
-
-    def _with_passages(
-        self,
-        prompt: PromptLike,
-        passages: str | Passage | Sequence[str | Passage],
-        gold: int | Sequence[int] | None,
-        answers: Sequence[str] = (),
-    ) -> PromptLike:
         if isinstance(prompt, str):
-            return self.prompt(prompt, passages, gold=gold, answers=answers)
-        if passages or gold is not None:
+            prompt = self.prompt(prompt, passages, gold=gold, answers=answers)
+        elif passages or gold is not None:
             raise FloatLensError("passages and gold need the question as text; a Prompt has its own")
-        return prompt
+        return self.traces([prompt], sample_ids=[sample_id] if sample_id else None, **options)[0]
 
     def traces(
         self,
@@ -492,8 +455,6 @@ class Lens:
         *,
         seed: int = 0,
         regions: sequences.Regions = None,
-        passages: str | Passage | Sequence[str | Passage] = (),
-        gold: int | Sequence[int] | None = None,
         sample_id: str = "",
         **recording: Unpack[RecordingKeywords],
     ) -> Trace:
@@ -504,8 +465,6 @@ class Lens:
 
         Parameters
         ----------
-        prompt, passages, gold
-            The prompt of the answer: see `trace`.
         answer
             The answer as text (an end token is not added) or as token ids.
         order
@@ -515,15 +474,11 @@ class Lens:
         seed
             Seed of a random order, and of the random tokens that DiffusionGemma uses instead of masks.
         regions
-            Regions inside the answer, instead of the single region `answer`: spans by name (of characters, or of positions
-            for ids), or "marks". For regions of a raw text before it, see `text_prompt`.
-        sample_id
-            A name that is stored in the trace.
+            Regions inside the answer: see `text_prompt`.
         **recording
             The fields of `floatlens.options.Recording`.
         """
-        asked = self._with_passages(prompt, passages, gold)
-        ready = self.with_answer(asked, answer, order, seed=seed, regions=regions)
+        ready = self.with_answer(prompt, answer, order, seed=seed, regions=regions)
         return self.trace(ready, sample_id=sample_id, seed=seed, **recording)
 
     def infill(

@@ -535,7 +535,7 @@ def test_code_that_is_copied_repeats_replays_infilling_and_raw_texts(
     lens = fl.load("tiny-mdm")
     passages, own = ["Tomas Vell was born in Karsk.", "It rains."], parse("{passages}\n\nQ: {question}")
     trace = {
-        "replay": lambda: lens.replay("Where was he born?", "Karsk, in 1807", "random", seed=4, passages=passages),
+        "replay": lambda: lens.replay(lens.prompt("Where was he born?", passages), "Karsk, in 1807", "random", seed=4),
         "infill": lambda: lens.infill("Tomas [MASK] was born [MASK] Karsk.", steps=1, seed=2, answers=["Vell in"]),
         "text": lambda: lens.trace(lens.text_prompt("It rains in"), max_new_tokens=4, sampler={"remasking": "random"}),
         "template": lambda: lens.trace(lens.prompt("Where?", passages, template=own), max_new_tokens=4),
