@@ -22,7 +22,7 @@ from floatlens.trace.trace import Trace
 from tests.test_direction import ROOMS, SOURCE
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
-AT_MOST = 17
+AT_MOST = 16
 
 # The moments at which the call stack is read, in the order in which a prompt meets them: its sample is read, its prompt
 # is built, its attention is observed and recorded, its trace is made and saved.

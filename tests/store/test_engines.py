@@ -23,6 +23,7 @@ from floatlens.errors import FloatLensError
 from floatlens.options import Run
 from floatlens.store import ray as ray_engine
 from floatlens.store.engine import LocalEngine, WorkerDied, make_engine, try_again
+from floatlens.store.ray import RayEngine
 from tests.store.conftest import Undisturbed, assert_same
 from tests.store.fork_server import ROOT, ForkServer
 from tests.store.workers import Numbers, Squares, jobs, squares
@@ -51,7 +52,7 @@ def test_jobs_are_taken_one_by_one_as_there_is_room(tmp_path: Path) -> None:
             taken.append(job)
             yield job
 
-    for done, _ in enumerate(LocalEngine().run(Squares(str(tmp_path)), counted()), start=1):
+    for done, _ in enumerate(LocalEngine(workers=1).run(Squares(str(tmp_path)), counted()), start=1):
         assert len(taken) == done
 
 
@@ -144,7 +145,7 @@ def test_an_actor_that_dies_is_replaced_and_a_deadly_job_given_up(stand_in: None
             raise SystemExit
         return job**2
 
-    found = dict(make_engine(Run(engine="ray:2")).run(worker, range(12)))
+    found = dict(RayEngine(2).run(worker, range(12)))
     died = found.pop(5)
     assert isinstance(died, WorkerDied) and "on Ray died: the actor died; see Ray's logs, 3 times" in str(died)
     assert found == {n: square for n, square in EXPECTED.items() if n != 5}
@@ -155,7 +156,7 @@ def test_an_error_of_an_actor_is_raised_with_its_traceback(stand_in: None) -> No
         raise ValueError(f"{job} is wrong")
 
     with pytest.raises(ValueError, match="1 is wrong") as raised:
-        list(make_engine(Run(engine="ray")).run(worker, [1]))
+        list(RayEngine().run(worker, [1]))
     assert "in a worker:" in raised.value.__notes__[0] and "test_engines.py" in raised.value.__notes__[0]
 
 
@@ -237,7 +238,7 @@ def ray_actors() -> list[Any]:
 
 
 def test_a_ray_worker_that_dies_is_replaced_and_a_node_that_goes_is_done_without(cluster: Any, tmp_path: Path) -> None:
-    engine = make_engine(Run(engine="ray:2"))
+    engine = RayEngine(2)
     given: list[int] = []
     done: list[Any] = []
     pids: set[int] = set()
@@ -272,6 +273,7 @@ def test_a_cluster_without_room_is_told_apart_from_a_slow_one(
 ) -> None:
     monkeypatch.setattr("floatlens.store.ray.PATIENCE", 1.0)
     engine = make_engine(Run(engine="ray:1x4"))
+    assert isinstance(engine, RayEngine)
     with pytest.raises(FloatLensError, match="no Ray worker could start within 1 seconds.*4 GPU"):
         list(engine.run(Squares(str(tmp_path)), jobs(2)))
 
@@ -341,7 +343,7 @@ def test_a_cluster_that_can_no_longer_be_closed_to_the_network_is_not_started(mo
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     with pytest.raises(FloatLensError, match="would be open to the network"):
-        ray_engine.RayEngine(workers=1).run(Squares("x"), jobs(1))
+        RayEngine(workers=1).run(Squares("x"), jobs(1))
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def command(
 
     shared.check_device(loading, running.engine)
     scope = replace(scope, jobs=scope.jobs or fitting_jobs(models, loading))
-    about: dict[str, Any] = {"models": tuple(dict.fromkeys(models)), "data": tuple(dict.fromkeys(data))}
+    about: dict[str, Any] = {"models": tuple(models), "data": tuple(dict.fromkeys(data))}
     plan = StudyPlan(**about, scope=scope, reading=reading, sampling=sampling, load=loading, run=running)
     check(plan)
     with shared.bar(announce([plan], engine)) as watch:
@@ -83,7 +83,7 @@ def announce(plans: Sequence[StudyPlan], engine: Engine | None = None) -> int:
     from floatlens.studies.study import estimate
 
     lines = [f"Study of {listed(plan.models)} on {listed(plan.data)}: {', '.join(plan.findings)}" for plan in plans]
-    if engine is not None and not engine.in_process:
+    if engine is not None:
         shared.print_notes(lines)
         return 0
     shared.print_notes([*lines, "Timing a few questions of each model …"])

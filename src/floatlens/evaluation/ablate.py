@@ -33,7 +33,7 @@ from floatlens.interventions.intervention import Intervention
 from floatlens.interventions.run import Change, holding, in_force
 from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Run, Sampling
-from floatlens.store.engine import Engine, LocalEngine, ProgressCallback
+from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import RunFolder
 
 
@@ -238,18 +238,17 @@ def ablate(
     engine, worker: by default this process. Other processes need names, since a lens stays in its process.
     """
     named = samples if isinstance(samples, Mapping) else {"data": samples}
-    engine, worker = engine or LocalEngine(), worker or ModelWorker()
+    given = list(models)
+    lenses = {model.name: model for model in given if not isinstance(model, str)}
+    if lenses and engine is not None:
+        raise FloatLensError(
+            f"pass the name of the model ({next(iter(lenses))}) instead of a lens to use several workers"
+        )
+    worker = ModelWorker(lenses.__getitem__) if lenses else worker or ModelWorker()
 
     def experiments() -> Iterator[Ablation]:
-        for model in models:
-            name = model if isinstance(model, str) else model.name
-            if not isinstance(model, str):
-                if not engine.in_process:
-                    raise FloatLensError(
-                        f"pass the name of the model ({name}) instead of a lens to use several workers"
-                    )
-                worker.hold(name, model)
-            lens = worker.planning_lens(name, engine.in_process)
+        for name in (model if isinstance(model, str) else model.name for model in given):
+            lens = worker.planning_lens(name, engine is None)
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
             size = 1 if lens.rows_wait else run.batch_size  # conditions are compared step by step
             for data, questions in named.items():

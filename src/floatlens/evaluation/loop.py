@@ -30,7 +30,7 @@ from floatlens.evaluation.sources import CLOSED, OPEN, WINDOW, Key, build_prompt
 from floatlens.keywords import EvaluateKeywords
 from floatlens.lens import Generation, Lens, limit_threads
 from floatlens.options import Data, Load, Recording, Run, Sampling, make
-from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, WorkerDied
+from floatlens.store.engine import Engine, ProgressCallback, WorkerDied
 from floatlens.store.folder import RunFolder
 
 T = TypeVar("T")
@@ -49,29 +49,19 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """Questions for one model under one condition. Without data and condition, questions are asked as they are.
-
-    Parameters
-    ----------
-    samples: the questions; a `Prompt` is used unchanged.
-    sampling, reading, batch_size: how they are decoded, in which words they are put, and how many run together.
-    count: number of results, if known.
-    labels: further columns of the answers, such as stress and level.
-    recording: also keep the trace of every answer.
-    interventions: texts of the active interventions.
-    """
+    """Questions for one model under one condition. Without data and condition, questions are asked as they are."""
 
     model: str
     data: str
     condition: str
-    samples: Iterable[Sample | Prompt]
+    samples: Iterable[Sample | Prompt]  # a `Prompt` is used unchanged
     sampling: Sampling = Sampling()
-    reading: Data = Data()
+    reading: Data = Data()  # the words in which questions are put
     batch_size: int = Run.batch_size
-    count: int | None = None
-    labels: dict[str, Any] = field(default_factory=dict)
-    recording: Recording | None = None
-    interventions: tuple[str, ...] = ()
+    count: int | None = None  # number of results, if known
+    labels: dict[str, Any] = field(default_factory=dict)  # further columns of the answers, such as stress and level
+    recording: Recording | None = None  # to keep also the trace of every answer
+    interventions: tuple[str, ...] = ()  # texts of the active ones
 
     @property
     def key(self) -> Key:
@@ -185,20 +175,15 @@ class ModelWorker:
     def lens(self, model: str) -> Lens:
         """Return the lens of a model; the lens of another model is freed first."""
         if self.held is None or self.held[0] != model:
-            self.held, self.notes = None, {}
+            self.held, self.notes, self.largest = None, {}, None
             gc.collect()
             if isinstance(self.load, Load):
                 lens = limit_threads(Lens.find(model, self.load))
                 _ = lens.model  # loads the weights
             else:
                 lens = self.load(model)
-            self.hold(model, lens)
-        assert self.held is not None
+            self.held = model, lens
         return self.held[1]
-
-    def hold(self, model: str, lens: Lens) -> None:
-        """Use a lens that is already loaded."""
-        self.held, self.notes, self.largest = (model, lens), {}, None
 
     def planning_lens(self, model: str, inside: bool) -> Lens:
         """Return a lens to plan with: the model's own if it is used in this process, otherwise one without weights."""
@@ -299,7 +284,7 @@ def run_experiments(
     engine: hands batches to workers; default: this process.
     watch: called with the name and the number of results of each; returns a function that is called per result.
     """
-    journal, engine = journal or Journal(), engine or LocalEngine()
+    journal = journal or Journal()
     keys: list[Key] = []  # of all results
     advance: dict[Key, Callable[[], None]] = {}  # by experiment
     copies: list[tuple[AnswerRecord, Key]] = []  # results of a prompt that another question has, and that one's key
@@ -310,20 +295,21 @@ def run_experiments(
     def batches() -> Iterator[Batch]:
         for experiment in experiments:
             advance[experiment.key] = watch(", ".join(experiment.key), experiment.count) if watch else lambda: None
-            lens = worker.planning_lens(experiment.model, engine.in_process)
+            lens = worker.planning_lens(experiment.model, engine is None)
             samples = iter(experiment.samples)
             while window := list(islice(samples, experiment.batch_size * WINDOW)):
                 cases = {each[0].record.id: each for each in (experiment.cases(lens, sample) for sample in window)}
                 keys.extend(case.record.key for several in cases.values() for case in several)
                 yield from _plan(experiment, lens, cases, journal, copies, advance[experiment.key])
 
-    for batch, made in engine.run(worker, batches()):
+    planned = batches()
+    for batch, made in engine.run(worker, planned) if engine else ((each, worker(each)) for each in planned):
         key = batch.experiment.key
         if isinstance(made, WorkerDied):  # no worker survived it
             found: list[tuple[Any, Checksums]] = [(record, {}) for record in batch.lost(str(made))]
         else:
             found, took = made
-            seconds[key] += took / engine.workers
+            seconds[key] += took / (engine.workers if engine is not None else 1)
             computed[key] += len(found)
         for record, checksums in found:
             journal.add(record, checksums)
@@ -394,19 +380,12 @@ def evaluate(
 ) -> pd.DataFrame:
     """Answer the questions of samples with a model and score the answers; `floatlens eval` runs the same code.
 
-    Parameters
-    ----------
-    samples: such as `fl.read("nq.jsonl")`; their ids must differ.
-    closed_book: ask without passages. Otherwise, a question without passages has an error in its row.
-    data: name of the data set in the table.
-    **options: the fields of `floatlens.options.Sampling`; `batch_size`; `order`, the position of the question (`last`,
-        `first`, or `both` sides of the passages); `template`, the text around it, with the slots {passages} and {question};
-        and `chat`, whether it is put into the model's chat template.
+    `samples` are those of `fl.read("nq.jsonl")`, say; their ids must differ. Unless `closed_book`, a question without
+    passages has an error in its row. `data` names the data set in the table. The options are the fields of
+    `floatlens.options.Sampling`, `batch_size`, and of `Data` the fields `order`, `template` (or its text) and `chat`.
 
-    Returns
-    -------
-    One row per question with `id`, `question`, `answer`, `gold`, the scores `em`, `accuracy`, `accuracy_words` and `f1`,
-    `confidence`, `steps`, and `error` if the question could not be answered.
+    Returns one row per question with `id`, `question`, `answer`, `gold`, the scores `em`, `accuracy`, `accuracy_words` and
+    `f1`, `confidence`, `steps`, and `error` if the question could not be answered.
 
     >>> answers = fl.evaluate(fl.load("tiny-mdm"), fl.read("world:fresh", limit=50))      # doctest: +SKIP
     >>> answers["accuracy"].mean()                                                       # doctest: +SKIP
@@ -428,8 +407,6 @@ def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
     seen = set()
     for sample in samples:
         if sample.id in seen:
-            raise FloatLensError(
-                f"the id {sample.id[:80]!r} occurs twice among the samples; give each sample a unique id"
-            )
+            raise FloatLensError(f"the id {sample.id[:80]!r} occurs twice among the samples; give each its own")
         seen.add(sample.id)
         yield sample

@@ -1,7 +1,8 @@
-"""Engines run jobs, in this process, in several or on a cluster (`ray.py`), and yield each result as it arrives.
+"""Engines run jobs in several processes or on a cluster (`ray.py`), and yield each result as it arrives.
 
-A job is a batch that was planned in advance, so the engine does not affect the numbers. A worker keeps its model from job to
-job and returns the results; the process that sent the jobs writes them.
+Without an engine, whoever has the jobs runs them in this process. A job is a batch that was planned in advance, so the
+engine does not affect the numbers. A worker keeps its model from job to job and returns the results; the process that sent
+the jobs writes them.
 """
 
 from __future__ import annotations
@@ -47,25 +48,13 @@ class WorkerDied(FloatLensError):
     """Says how a worker ended; also the result of a job that every worker died with."""
 
 
-class RemoteWorker:
-    """A worker elsewhere, and the job that it works on with the number of its tries. It gets jobs once it is ready.
-
-    Subclasses have `send(job)`, `stop()` and `receive()`, which returns what the worker sent, one of the kinds above and its
-    content, or raises WorkerDied.
-    """
-
-    ready = False
-    job: Any = None
-    tries = 0
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 class Engine:
-    """Runs jobs with `workers` workers; subclasses say how a worker is started and waited for."""
+    """Runs jobs with `workers` workers; subclasses say how a worker is started and waited for.
 
-    in_process = False  # whether the worker is called in this process
+    A worker has a `number`, and gets jobs once it is `ready`; `job` and `tries` are its job and how often that was tried.
+    It has `send(job)`, `stop()` and `receive()`, which returns what the worker sent, one of the kinds above and its content,
+    or raises WorkerDied.
+    """
 
     def __init__(self, workers: int = 1) -> None:
         if workers < 1:
@@ -189,8 +178,8 @@ def sendable(error: Exception) -> Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-def make_engine(run: Run) -> Engine:
-    """Return the engine that the options describe; raise an error for invalid ones."""
+def make_engine(run: Run) -> Engine | None:
+    """Return the engine that the options describe, None for this process; raise an error for invalid ones."""
     match = re.fullmatch(r"(local|ray)(?::(\d+)(?:x(\d+(?:\.\d+)?))?)?", run.engine)
     if not match:
         raise FloatLensError(f"unknown engine {run.engine!r}; use local or ray, such as local:4 or ray:8x2")
@@ -201,23 +190,18 @@ def make_engine(run: Run) -> Engine:
         return RayEngine(count, gpus or 0.0)
     if gpus is not None and gpus != int(gpus):
         raise FloatLensError(f"the local engine needs whole GPUs, not {gpus}; use --engine ray:{count}x{gpus}")
-    return LocalEngine(count, None if gpus is None else int(gpus))
+    return None if count == 1 else LocalEngine(count, None if gpus is None else int(gpus))
 
 
 # --- processes on this machine ----------------------------------------------------------------------------------------
 
 
 class LocalEngine(Engine):
-    """`workers` processes; one means this process. With GPUs, each worker sees its own `gpus_per_worker` of them."""
+    """`workers` processes. With GPUs, each sees its own `gpus_per_worker` of them."""
 
     def __init__(self, workers: int = 1, gpus_per_worker: int | None = None) -> None:
         super().__init__(workers)
-        self.in_process, self.gpus_per_worker = workers == 1, gpus_per_worker
-
-    def run(self, worker: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        if self.in_process:
-            return ((job, worker(job)) for job in jobs)
-        return super().run(worker, jobs)
+        self.gpus_per_worker = gpus_per_worker
 
     def start_worker(self, worker: Callable[[Any], Any], number: int) -> LocalWorker:
         return LocalWorker(number, worker, self.workers, self.gpus_per_worker)
@@ -227,11 +211,11 @@ class LocalEngine(Engine):
         return [worker for worker in workers if worker.connection in found]
 
 
-class LocalWorker(RemoteWorker):
+class LocalWorker:
     """A worker process."""
 
     def __init__(self, number: int, *work: Any) -> None:
-        super().__init__(number)
+        self.number, self.ready, self.job, self.tries = number, False, None, 0
         self.connection, theirs = multiprocessing.Pipe()
         # Spawned, not forked: a forked process cannot use a GPU, and would share the lock of the run folder.
         context = multiprocessing.get_context("spawn")
@@ -306,7 +290,9 @@ def run_all(
     Returns each result, or the exception that a task raised. A small model uses one core, so a study gives each model its
     own process.
     """
-    engine = LocalEngine(max(1, min(jobs, len(tasks))))
+    if min(jobs, len(tasks)) < 2:
+        return [_call(function, watch, task) for task in tasks]
+    engine = LocalEngine(min(jobs, len(tasks)))
     bars: dict[str, Callable[[], None]] = {}
 
     def show(name: str, label: str | None = None, total: int | None = None) -> None:
@@ -317,16 +303,19 @@ def run_all(
             bars[name]()
 
     engine.progress = show
-    call = partial(_call, function, watch if engine.in_process else _send_progress)
-    found = {number: result for (number, _), result in engine.run(call, enumerate(tasks))}
+    found = {number: result for (number, _), result in engine.run(partial(_call_in_worker, function), enumerate(tasks))}
     return [found[number] for number in range(len(tasks))]
 
 
-def _call(function: Callable[..., Any], watch: ProgressCallback | None, task: tuple[int, tuple[Any, ...]]) -> Any:
+def _call(function: Callable[..., Any], watch: ProgressCallback | None, task: tuple[Any, ...]) -> Any:
     try:
-        return function(*task[1], watch=watch)
+        return function(*task, watch=watch)
     except Exception as error:  # returned as a value, so that the other tasks go on
         return sendable(error)
+
+
+def _call_in_worker(function: Callable[..., Any], job: tuple[int, tuple[Any, ...]]) -> Any:
+    return _call(function, _send_progress, job[1])
 
 
 def _send_progress(label: str, total: int | None) -> Callable[[], None]:

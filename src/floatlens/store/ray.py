@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from floatlens.errors import FloatLensError
-from floatlens.store.engine import READY, Engine, RemoteWorker, WorkerDied, run_job
+from floatlens.store.engine import READY, Engine, WorkerDied, run_job
 
 PATIENCE = 300.0  # seconds to wait for a first worker
 CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # if it is "0", Ray listens on the loopback interface only
@@ -84,11 +84,11 @@ def _address() -> str:
     return os.environ.get("RAY_ADDRESS") or LOCAL
 
 
-class RayWorker(RemoteWorker):
+class RayWorker:
     """An actor; `reference` is to what it returns next."""
 
     def __init__(self, number: int, ray: Any, actor: Any) -> None:
-        super().__init__(number)
+        self.number, self.ready, self.job, self.tries = number, False, None, 0
         self.ray, self.actor, self.reference = ray, actor, actor.start.remote()
 
     def send(self, job: Any) -> None:

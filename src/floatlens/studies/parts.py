@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from floatlens.decode.replay import can_replay
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.answers import AnswerRecord, answers_table
-from floatlens.evaluation.conditions import Condition, conditions, standard
+from floatlens.evaluation.conditions import conditions, standard
 from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
 from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, Key, with_gold_at
 from floatlens.evaluation.stress import STRESSES, StressLevel, StressOptions, stress_experiments
@@ -32,7 +33,7 @@ from floatlens.findings.samples import split_id
 from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
 from floatlens.options import Recording
-from floatlens.store.engine import Engine, LocalEngine, ProgressCallback, as_one
+from floatlens.store.engine import Engine, ProgressCallback, as_one
 from floatlens.store.folder import ERRORS, RunFolder
 from floatlens.store.runs import CAUSES, REPLAYS, TEXTS
 from floatlens.studies.analyse import reason_of
@@ -82,7 +83,7 @@ class ModelStudy:
     folder: RunFolder
     journal: Journal
     worker: ModelWorker
-    engine: Engine
+    engine: Engine | None
     watch: ProgressCallback | None
     rows: dict[Key, AnswerRecord] = field(default_factory=dict)
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
@@ -105,17 +106,19 @@ def study_model(
 
     Returns the seconds per part, the reasons of failed parts, and notes.
     """
-    does = engine or LocalEngine()
     asked = {"model": model, **plan.asked()}
-    with RunFolder.create(path, plan.manifest(asked, [model]), resume=True) as folder, does.keep_workers():
+    with (
+        RunFolder.create(path, plan.manifest(asked, [model]), resume=True) as folder,
+        engine.keep_workers() if engine else nullcontext(),
+    ):
         storage = folder.storage
         failures = any(storage.exists(f"{inside}{ERRORS}") for inside in ("", *(f"{name}/" for name in INSIDE)))
         before = json.loads(storage.read(STATUS)) if storage.exists(STATUS) else {"failed": True}
         if not before["failed"] and not failures:
             return before
         worker, journal = ModelWorker(plan.load), Journal(folder, share_prompts=True)
-        plan_with = worker.planning_lens(model, does.in_process)
-        shared = ModelStudy(plan, model, plan_with, plan.sources(), folder, journal, worker, does, watch)
+        plan_with = worker.planning_lens(model, engine is None)
+        shared = ModelStudy(plan, model, plan_with, plan.sources(), folder, journal, worker, engine, watch)
         del plan_with
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
@@ -173,8 +176,7 @@ def knowledge_experiments(
 def stress_tests(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> tuple[list[Experiment], list[str]]:
     """Ask the same questions at increasing difficulty, for each stress test on the first suitable data set."""
     made, notes = stress_levels(plan, sources)
-    specs = plan.scope.stress_interventions
-    under = conditions(specs, None, SEEDS) if specs else [Condition.plain()]
+    under = conditions(plan.scope.stress_interventions, None, SEEDS)
     how: dict[str, Any] = {"sampling": plan.sampling, "reading": plan.reading, "batch_size": plan.run.batch_size}
     jobs = [
         job

@@ -135,13 +135,13 @@ def run_study(
     for plan in plans:
         check(plan)
     run, jobs = plans[0].run, plans[0].scope.jobs or 1
-    does = engine or make_engine(run)
+    engine = engine or make_engine(run)
     sources = [source for plan in plans for source in plan.sources()]
     plan_of = {model: plan for plan in plans for model in plan.models}
     names = choose_findings(only=[name for plan in plans for name in plan.findings])
     with RunFolder.create(out, manifest_of(plans), resume=run.resume) as folder:
-        tasks = [(model, plan, folder.inside(MODELS, safe_name(model)), does) for model, plan in plan_of.items()]
-        found = run_all(study_model, tasks, jobs if does.in_process else 1, watch)
+        tasks = [(model, plan, folder.inside(MODELS, safe_name(model)), engine) for model, plan in plan_of.items()]
+        found = run_all(study_model, tasks, jobs if engine is None else 1, watch)
         statuses = [_status(*each, plan_of) for each in zip(plan_of, found, strict=True)]
         write_problems(folder, sources)
         local = folder.path
