@@ -47,7 +47,7 @@ class EvaluateKeywords(SamplingKeywords, total=False):
 '''
 STUDY = '''
 
-class StudyKeywords(TypedDict, total=False):
+class StudyKeywords(DataKeywords, total=False):
     """All options of a study; `sampler` is the name of a sampler, or settings of one."""
 
 '''
@@ -60,9 +60,11 @@ def keywords() -> str:
         parts.append(f'\nclass {kind.__name__}Keywords(TypedDict, total=False):\n    """{kind.__doc__}"""\n\n')
         parts += [f"    {each.name}: {each.type}\n".replace("'", '"') for each in fields(kind)]
     flat: dict[str, str] = {}
-    for kind in (options.Scope, options.Data, options.Sampling, options.Run, options.Load):
+    inherited = {each.name for each in fields(options.Data)}
+    for kind in (options.Scope, options.Sampling, options.Run, options.Load):
         for each in fields(kind):
-            flat.setdefault(each.name, str(each.type).replace("'", '"'))
+            if each.name not in inherited:
+                flat.setdefault(each.name, str(each.type).replace("'", '"'))
     del flat["engine"]  # a study takes an engine, or its name
     flat["sampler"] = "str | Mapping[str, Any] | None"
     study = "".join(f"    {name}: {kind}\n" for name, kind in flat.items())

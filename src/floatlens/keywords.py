@@ -91,7 +91,7 @@ class EvaluateKeywords(SamplingKeywords, total=False):
     chat: bool
 
 
-class StudyKeywords(TypedDict, total=False):
+class StudyKeywords(DataKeywords, total=False):
     """All options of a study; `sampler` is the name of a sampler, or settings of one."""
 
     only: Sequence[str]
@@ -107,19 +107,6 @@ class StudyKeywords(TypedDict, total=False):
     interventions: Sequence[str] | None
     sizes: Mapping[str, int | None] | None
     stresses: Sequence[str] | None
-    split: str | None
-    limit: int | None
-    seed: int | None
-    passages: int | None
-    max_passages: int | None
-    gold_at: Sequence[int] | None
-    corpus: str | None
-    columns: Mapping[str, str] | None
-    layout: str | None
-    strict: bool
-    template: Any
-    order: str
-    chat: bool
     max_new_tokens: int
     steps: int | None
     block_length: int | None

@@ -185,10 +185,6 @@ class Run:
     resume: bool = option(False, "Resume the run in --out; what failed is tried again.", recorded=False)
 
 
-# The arguments of the running command, after `floatlens`: manifests store them. Empty when FloatLens is used from Python.
-ARGUMENTS: list[str] = []
-
-
 @dataclass(frozen=True)
 class Scope:
     """What a study tests, and on how many questions."""
@@ -234,6 +230,8 @@ class Scope:
 
 
 GROUPS: tuple[type[Any], ...] = (Load, Data, Sampling, Recording, Run, Scope)
+# The arguments of the running command, after `floatlens`: manifests store them. Empty when FloatLens is used from Python.
+ARGUMENTS: list[str] = []
 
 
 def make(given: Mapping[str, Any], *kinds: type[Any]) -> tuple[Any, ...]:

@@ -48,11 +48,9 @@ def command(
     shared.check_run(running, out)
     if reading.gold_at:
         raise FloatLensError("--gold-at is an option of trace, study and eval; leave it out")
-    models = list(dict.fromkeys(models))
     values = [float(n) for n in common.parse_numbers(doses, "--doses") or ()] or None
     how: dict[str, Any] = {"doses": values, "seeds": common.parse_numbers(controls, "--controls") or []}
-    if intervention:
-        conditions(intervention, **how)
+    conditions(intervention or (), **how)
     sources = open_sources(data, reading)
     samples = {source.label: list(source.samples()) for source in sources}
 
@@ -62,10 +60,10 @@ def command(
 
     shared.check_device(loading, running.engine)
     check_settings(models, loading, [sampling], intervention, **how)
-    asked = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
-    about = {"interventions": intervention, "doses": values, "controls": how["seeds"]}
+    options = reading, sampling, loading, running
+    asked = {"data": data, "interventions": intervention, "doses": values, "controls": how["seeds"]}
     how |= {"sampling": sampling, "reading": reading, "run": running}
-    with shared.experiment("ablate", models, sources, out, asked | about) as (found, folder, loop):
+    with shared.experiment("ablate", models, sources, out, options, **asked) as (found, folder, loop):
         answers = ablate(models, samples, intervention, folder=folder, **how, **loop)
         shared.check_answered(answers)
         found |= {"results": effects(answers), "claims": shared.judge(causes, answers, folder, "causes")}

@@ -46,7 +46,6 @@ def command(
     if closed_book and both:
         raise FloatLensError("--closed-book and --both cannot be combined; --both asks without and with passages")
     conditions = (CLOSED, OPEN) if both else (CLOSED,) if closed_book or reading.closed_book else (OPEN,)
-    models = list(dict.fromkeys(models))
     shared.check_run(running, out)
     sources = open_sources(data, reading, conditions)
 
@@ -71,8 +70,8 @@ def command(
                             samples, name = map(place_gold, samples, repeat(position)), f"{OPEN} (gold at {position})"
                         yield Experiment(model, source.label, name, samples, sampling, reading, size, source.count)
 
-    asked = {"data": data, "conditions": conditions, "read": reading, "sampling": sampling, "load": loading}
-    with shared.experiment("eval", models, sources, out, asked | {"run": running}) as (found, folder, loop):
+    options, asked = (reading, sampling, loading, running), {"data": data, "conditions": conditions}
+    with shared.experiment("eval", models, sources, out, options, **asked) as (found, folder, loop):
         answers, rates = answer_all(jobs(), folder=folder, **loop)
         entries, averages = summary.results(answers), summary.averages(answers)
         for entry in entries:

@@ -21,12 +21,12 @@ MODEL = (
 
 
 def check_models(models: Any) -> Any:
-    """Raise an error for models that do not exist while the command line is parsed, before slow imports."""
+    """Return the models, each once; raise an error for one that does not exist, before slow imports."""
     from floatlens.models.checkpoint import check_name
 
     for name in [models] if isinstance(models, str) else models or ():
         check_name(name)
-    return models
+    return list(dict.fromkeys(models)) if isinstance(models, list) else models
 
 
 Model = Annotated[str, typer.Argument(help=f"Model: {MODEL}", callback=check_models)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from floatlens.evaluation.sources import DataSource
     from floatlens.findings.finding import Finding
-    from floatlens.options import Load, Run
+    from floatlens.options import Data, Load, Run, Sampling
     from floatlens.store.engine import ProgressCallback
     from floatlens.store.folder import RunFolder
 
@@ -52,12 +52,17 @@ def check_answered(answers: pd.DataFrame) -> None:
 
 @contextmanager
 def experiment(
-    command: str, models: Sequence[str], sources: Sequence[DataSource], out: str | None, asked: dict[str, Any]
+    command: str,
+    models: Sequence[str],
+    sources: Sequence[DataSource],
+    out: str | None,
+    options: tuple[Data, Sampling, Load, Run],
+    **asked: Any,
 ) -> Iterator[tuple[dict[str, Any], RunFolder | None, dict[str, Any]]]:
     """Open the run folder, if there is one, and lock it until the block ends; then write the results to it.
 
-    `asked` has the data sets, the values of the options and further settings, for the manifest. Yields the results, for
-    the block to fill, the folder, and the worker, engine and progress for the loop of experiments.
+    `asked` has the data sets and further settings, for the manifest. Yields the results, for the block to fill, the folder,
+    and the worker, engine and progress for the loop of experiments.
     """
     from floatlens.evaluation.loop import ModelWorker
     from floatlens.evaluation.sources import problems_of, write_problems
@@ -67,19 +72,20 @@ def experiment(
     from floatlens.store.engine import make_engine
     from floatlens.store.folder import RunFolder
 
-    loading, running, reading = asked["load"], asked["run"], asked["read"]
+    reading, sampling, loading, running = options
+    asked |= {"models": list(models), "read": reading, "sampling": sampling, "load": loading, "run": running}
     folder, found = None, dict[str, Any]()
     if out is not None:
         about = manifest.describe(
             command,
-            {"models": list(models), **asked},
+            asked,
             checkpoints=[find(model, loading) for model in models],
             data=[*asked["data"], *([reading.corpus] if reading.corpus else [])],
         )
         folder = RunFolder.create(out, about, resume=running.resume)
     with folder or nullcontext(), bar() as watch:
         yield found, folder, {"worker": ModelWorker(loading), "engine": make_engine(running), "watch": watch}
-        found["problems"], found["settings"] = problems_of(sources), recorded(asked["sampling"])
+        found["problems"], found["settings"] = problems_of(sources), recorded(sampling)
         found["gold_dropped"] = {source.label: source.gold_dropped for source in sources if source.gold_dropped}
         if folder is not None:  # its results have no path: runs are shared
             write_problems(folder, sources)
@@ -273,21 +279,20 @@ def make_console(**settings: Any) -> Console:
     return console if console.is_terminal else Console(highlight=False, width=WIDE, **settings)
 
 
-def print_lines(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str], **console: Any) -> None:
     """Print lines as they are, without markup."""
     for line in lines:
-        make_console().print(line, markup=False, soft_wrap=True)
+        make_console(**console).print(line, markup=False, soft_wrap=True)
+
+
+def print_notes(lines: Iterable[str]) -> None:
+    """Print lines to standard error."""
+    print_lines(lines, stderr=True)
 
 
 def print_json(found: Mapping[str, Any]) -> None:
     """Print one JSON object and nothing else."""
     sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
-
-
-def print_notes(lines: Iterable[str]) -> None:
-    """Print notes to standard error, without markup."""
-    for line in lines:
-        make_console(stderr=True).print(line, markup=False, soft_wrap=True)
 
 
 @contextmanager

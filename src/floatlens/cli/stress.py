@@ -65,7 +65,6 @@ def command(
     shared.check_run(running, out, trace=how.trace)
     if reading.gold_at:
         raise FloatLensError("--gold-at is an option of trace, study and eval; use `stress position` with --levels")
-    models = list(dict.fromkeys(models))
     seeds = common.parse_numbers(how.controls, "--controls") or []
     generated = reading.passages if all(named_data(each) for each in data) else None  # other data has its own passages
     sources = open_sources(data, replace(reading, passages=generated, corpus=None))
@@ -75,23 +74,23 @@ def command(
 
     # Everything above is quick; from here on torch is needed.
     from floatlens.evaluation import curves
-    from floatlens.evaluation.conditions import Condition, check_settings, conditions
+    from floatlens.evaluation.conditions import check_settings, conditions
     from floatlens.evaluation.loop import answer_all
     from floatlens.findings.stress import stress as finding
 
     levels_of = [level.options(sampling, reading)[0] for several in made.values() for level in several]
     shared.check_device(loading, running.engine)
     check_settings(models, loading, [sampling, *levels_of], how.intervention or (), seeds=seeds)
-    recording, under = None, [Condition.plain()]
-    if how.trace:
-        recording = Recording(("received_writing",) if test is COLLECTION else ("default",), detail=how.detail)
-    if how.intervention:
-        under = conditions(how.intervention, None, seeds)
-    asked: dict[str, Any] = {"data": data, "read": reading, "sampling": sampling, "load": loading, "run": running}
-    asked |= {"stress": name, "levels": how.values, "distractors": how.distractors, "recording": recording}
-    asked |= {"interventions": how.intervention, "controls": seeds} if how.intervention else {}
+    record = ("received_writing",) if test is COLLECTION else ("default",)
+    recording = Recording(record, detail=how.detail) if how.trace else None
+    under = conditions(how.intervention or (), None, seeds)
+    options = reading, sampling, loading, running
+    asked: dict[str, Any] = {"data": data, "stress": name, "levels": how.values, "distractors": how.distractors}
+    asked |= {"recording": recording} | (
+        {"interventions": how.intervention, "controls": seeds} if how.intervention else {}
+    )
     ways: dict[str, Any] = {"sampling": sampling, "reading": reading, "batch_size": running.batch_size}
-    with shared.experiment("stress", models, sources, out, asked) as (found, folder, loop):
+    with shared.experiment("stress", models, sources, out, options, **asked) as (found, folder, loop):
         jobs = stress_experiments(test, models, made, under, recording=recording, **ways)
         answers, _ = answer_all(jobs, folder=folder, **loop)
         shared.check_answered(answers)

@@ -115,9 +115,9 @@ def command(
         chosen.fits(len(prompt.ids), lens.context_length)
     how: dict[str, Any] = {"recording": recording, "interventions": tuple(asked.intervention or ())}
     job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, len(samples), **how)
-    kept = {"data": names, "read": reading, "load": loading, "sampling": sampling, "recording": recording}
-    kept |= recorded(asked) | {"order": order, "run": running}
-    with shared.experiment("trace", [model], sources, out, kept) as (found, folder, loop):
+    options = reading, sampling, loading, running
+    kept = {"data": names, "recording": recording, "order": order, **recorded(asked)}
+    with shared.experiment("trace", [model], sources, out, options, **kept) as (found, folder, loop):
         records, _ = run_experiments([job], journal=Journal(folder), **loop)
         failed = [record for record in records if record.error]
         count = len(records) - len(failed)

@@ -141,17 +141,16 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         table = untrusted.read_parquet(file, root)
     except FileNotFoundError:
-        raise FloatLensError(
-            f"{path} has no answers.parquet; create it with floatlens eval or floatlens stress"
-        ) from None
+        raise FloatLensError(f"{path} has no answers.parquet; create it with floatlens eval or stress") from None
     if missing := [name for name in NEEDED if name not in table]:
         raise FloatLensError(f"{file} lacks the column {missing[0]!r}, so it is not a table of answers by FloatLens")
-    for name in table.columns.intersection(list(AnswerRecord.NUMBERS)):
+    for name in table.columns.intersection([*AnswerRecord.NUMBERS, *NEEDED]):
         try:
-            table[name] = pd.to_numeric(table[name])
+            if name in AnswerRecord.NUMBERS:
+                table[name] = pd.to_numeric(table[name])
+            elif not table[name].map(lambda cell: isinstance(cell, str)).all():
+                raise ValueError
         except (ValueError, TypeError):
-            raise FloatLensError(f"{file}: the column {name!r} does not hold numbers") from None
-    for name in set(NEEDED) - {"accuracy"}:
-        if not table[name].map(lambda cell: isinstance(cell, str)).all():
-            raise FloatLensError(f"{file}: the column {name!r} does not hold text only")
+            kind = "numbers" if name in AnswerRecord.NUMBERS else "text only"
+            raise FloatLensError(f"{file}: the column {name!r} does not hold {kind}") from None
     return table

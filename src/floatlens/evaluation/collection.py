@@ -37,28 +37,21 @@ RETRIEVED = 5  # default number of passages per question
 
 @dataclass(frozen=True)
 class DocumentLife:
-    """A question and its documents: the original, one with a new answer, near-duplicates, and one with a wrong answer."""
+    """A question, the documents that are added or replace others at each stage, the new answer and the wrong one."""
 
     sample: Sample
-    first: list[Document]
-    updated: list[Document]
-    copies: list[Document]
-    misleading: Document
+    documents: dict[str, list[Document]]
     new: str
     wrong: str
 
     def begin(self, stage: str, index: Index) -> None:
         """Make the changes to the collection that begin a stage."""
-        if stage == PRESENT:
-            index.add(self.first)
-        elif stage == REPLACED:
-            index.replace(self.updated)
-        elif stage == COPIED:
-            index.add(self.copies)
-        elif stage == MISLED:
-            index.add([self.misleading])
+        if stage == REPLACED:
+            index.replace(self.documents[stage])
         elif stage == WITHDRAWN:
-            index.withdraw([each.id for each in (*self.updated, *self.copies, self.misleading)])
+            index.withdraw([each.id for added in (REPLACED, COPIED, MISLED) for each in self.documents[added]])
+        elif stage != ABSENT:
+            index.add(self.documents[stage])
 
     def ask(self, stage: str, index: Index, passages: int) -> Sample:
         """Return the question as it is asked at a stage, with the passages that are retrieved then.
@@ -69,8 +62,8 @@ class DocumentLife:
         changed = stage in (REPLACED, COPIED, MISLED)
         answers = [self.new] if changed else self.sample.answers
         outdated = self.sample.answers if changed else [self.new] if stage == WITHDRAWN else []
-        roles = {each.id: CURRENT for each in self.first if stage not in (ABSENT, WITHDRAWN)}
-        roles |= {each.id: COPY for each in self.copies} | {self.misleading.id: MISLEADING}
+        named = {COPIED: COPY, MISLED: MISLEADING} | ({} if stage in (ABSENT, WITHDRAWN) else {PRESENT: CURRENT})
+        roles = {each.id: role for added, role in named.items() for each in self.documents[added]}
         hits = [document for document, _ in index.search(self.sample.question, passages)]
         found = [roles.get(hit.id, OTHER) for hit in hits]
         shown = [
@@ -78,7 +71,7 @@ class DocumentLife:
         ]
         meta: dict[str, Any] = {"roles": found, "outdated": outdated, "misled": [self.wrong] if stage == MISLED else []}
         if CURRENT in roles.values():
-            meta["recall"] = found.count(CURRENT) / len(self.first)
+            meta["recall"] = found.count(CURRENT) / len(self.documents[PRESENT])
         meta["answer_recall"] = float(any(contains_words(p.line, a) for p in shown for a in answers))
         return replace(self.sample, answers=list(answers), passages=shown, meta=meta)
 
@@ -101,11 +94,13 @@ def lives(samples: Sequence[Sample], seed: int = 0) -> list[DocumentLife]:
         updated = [put_answer(p, sample.answers, new) if i == holding else p for i, p in enumerate(gold)]
         copies = [drop_word(updated[holding], f"{sample.question} {new}", random_) for _ in range(COPIES + 1)]
         misleading = put_answer(copies.pop(), [new], wrong)
-        several = [(gold, ""), (updated, ""), (copies, " copy"), ([misleading], " misleading")]
-        first, second, third, [last] = (
-            [Document(f"question {number},{role} {i}", p) for i, p in enumerate(each)] for each, role in several
-        )
-        found.append(DocumentLife(sample, first, second, third, last, new, wrong))
+        texts = {PRESENT: ("", gold), REPLACED: ("", updated), COPIED: (" copy", copies)}
+        texts[MISLED] = (" misleading", [misleading])
+        documents = {
+            stage: [Document(f"question {number},{role} {i}", passage) for i, passage in enumerate(several)]
+            for stage, (role, several) in texts.items()
+        }
+        found.append(DocumentLife(sample, documents, new, wrong))
     if not found:
         raise FloatLensError(
             f"none of the {len(samples)} questions has a gold passage that contains its answer; use other data"

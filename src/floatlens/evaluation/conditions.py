@@ -33,19 +33,10 @@ class Condition:
     of: str = ""
     seed: int | None = None
 
-    @classmethod
-    def plain(cls) -> Condition:
-        """No intervention."""
-        return cls(NONE, PLAIN)
-
     @property
     def intervention(self) -> str:
         """The text of the active intervention, empty without one."""
         return "" if self.role == PLAIN else self.name
-
-    @property
-    def interventions(self) -> list[Intervention]:
-        return [parse_intervention(self.name)] if self.intervention else []
 
 
 def standard(layers: int) -> list[str]:
@@ -76,9 +67,7 @@ def conditions(
     ['none', 'mask-anchors(rule=top(n=1))', 'mask-anchors(rule=top(n=1), random=7)',
      'mask-anchors(rule=top(n=2))', 'mask-anchors(rule=top(n=2), random=7)']
     """
-    if not specs:
-        raise FloatLensError("there is no intervention to run; pass at least one with --intervention")
-    found = [Condition.plain()]
+    found = [Condition(NONE, PLAIN)]
     for spec in specs:
         for group, dose, one in _doses(spec, doses):
             changed = Condition(str(one), CHANGED, group, dose, str(one))
@@ -129,5 +118,5 @@ def check_settings(
         for sampling in samplings:
             lens.settings_of((), sampling)
         chosen = standard(lens.shape["layers"] or 1) if specs is None else specs
-        for condition in conditions(chosen, doses, seeds) if chosen else ():
-            check(condition.interventions, lens.shape, lens.config)
+        for condition in conditions(chosen, doses, seeds)[1:]:
+            check([parse_intervention(condition.name)], lens.shape, lens.config)

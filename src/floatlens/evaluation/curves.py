@@ -20,10 +20,12 @@ def curves(answers: pd.DataFrame, score: str = "accuracy") -> pd.DataFrame:
     rows = []
     for key, part in answers.groupby([*GROUP, "level"], sort=False):
         estimate = stats.percentile_mean(part[score].to_numpy(float))
-        about = dict(zip([*GROUP, "level"], key, strict=True))
-        numbers = {"mean": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}
-        first = part.iloc[0]
-        rows.append({**about, "x": first["x"], "kind": str(first["kind"]), "score": score, **numbers})
+        row = dict(zip([*GROUP, "level"], key, strict=True)) | {
+            "x": part["x"].iloc[0],
+            "kind": str(part["kind"].iloc[0]),
+        }
+        row |= {"score": score, "mean": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -92,11 +94,7 @@ def estimates(scores_NX: Array, x_X: Array) -> dict[str, tuple[float, float, flo
         return {"range": (np.nan, np.nan, np.nan)}
     values = numbers_of(scores_NX.mean(axis=0, keepdims=True), x_X)
     drawn = numbers_of(stats.resample_curves(scores_NX), x_X)
-    found = {}
-    for name, value in values.items():
-        low, high = stats.percentile_interval(drawn[name])
-        found[name] = (float(value[0]), float(low), float(high))
-    return found
+    return {name: (float(value[0]), *stats.percentile_interval(drawn[name])) for name, value in values.items()}
 
 
 def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:

@@ -60,24 +60,13 @@ def loglikelihood(
 ) -> list[tuple[float, bool | None]]:
     """Score answers: log p(answer | prompt), exact for an autoregressive model and a lower bound for a diffusion model.
 
-    Returns the natural logarithm per answer, and whether the model would write it by greedy decoding, the most confident
-    token first (None if not requested).
+    `pairs` are the token ids of each prompt and its answer. Returns the natural logarithm per answer, and whether greedy
+    decoding, the most confident token first, would write it (None without `greedy`; one more pass per token of a diffusion
+    model).
 
-    Parameters
-    ----------
-    pairs
-        Token ids of each prompt and of the answer after it.
-    samples
-        Number of maskings per answer (per block, for models that write in blocks). An answer that has fewer possible
-        maskings is scored by all of them, without random error.
-    batch_size
-        Number of sequences per forward pass.
-    seed
-        Seed of the maskings, which also depend on the tokens of prompt and answer, but not on other pairs.
-    cfg_scale
-        Classifier-free guidance of a diffusion model, as in LLaDA's evaluation; 0 for none.
-    greedy
-        Whether to check if greedy decoding would write the answer: one more pass per token of a diffusion model.
+    `samples` is the number of maskings per answer, or per block of a model that writes in blocks; an answer with fewer
+    possible maskings is scored by all of them. Maskings depend on `seed` and the tokens of the pair, not on other pairs.
+    `cfg_scale` is the classifier-free guidance of a diffusion model, as in LLaDA's evaluation; 0 for none.
     """
     check_whole(samples, "samples")
     check_whole(batch_size, "batch_size")

@@ -57,11 +57,6 @@ class DataSource:
         self._holds = reading.limit is not None or small or named_data(name) is not None
         self._held: list[Sample] | None = None
 
-    @property
-    def held(self) -> bool:
-        """Whether the questions are in memory."""
-        return self._held is not None
-
     def samples(self) -> Iterable[Sample]:
         """Return the questions with their passages."""
         if not self._holds:
@@ -115,8 +110,9 @@ def open_sources(data: Sequence[str], reading: Data = Data(), conditions: Sequen
     names = [part for name in dict.fromkeys(data) for part in expand(name)]
     sources = [DataSource(name, reading, conditions, index) for name in names]
     for source in sources:
-        first = next(iter(source.samples()))
-        for sample in source.samples() if source.held else [first]:
+        samples = source.samples()
+        first = next(iter(samples))
+        for sample in samples if isinstance(samples, list) else [first]:
             for position in reading.gold_at or ():
                 place_gold(sample, position)
     return sources

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from floatlens.data.sample import Passage, Sample, contains_words, move_gold, normalise
 from floatlens.data.template import ORDERS
 from floatlens.errors import FloatLensError, check_known
-from floatlens.evaluation.conditions import Condition
+from floatlens.evaluation.conditions import Condition, conditions
 from floatlens.options import DETAIL, Data, Run, Sampling, option
 from floatlens.registry import Registry
 
@@ -102,13 +102,7 @@ STRESSES: Registry[StressTest] = Registry("stress", "floatlens.evaluation", ("st
 
 
 def register_stress(name: str, *, axis: str, about: str) -> Callable[[MakeLevels], MakeLevels]:
-    """Register a stress test, as the decorator of the function that makes its levels.
-
-    Parameters
-    ----------
-    axis: label of the axis of its figure.
-    about: a short description.
-    """
+    """Register a stress test by a decorator of the function that makes its levels; `axis` labels its figure's axis."""
 
     def register(levels: MakeLevels) -> MakeLevels:
         STRESSES.add(name, StressTest(name, axis, about, levels), source=levels)
@@ -121,7 +115,7 @@ def stress_experiments(
     test: StressTest,
     models: Iterable[str],
     levels: Mapping[str, Sequence[StressLevel]],
-    conditions: Sequence[Condition] = (Condition.plain(),),
+    under: Sequence[Condition] = conditions(()),
     *,
     sampling: Sampling = Sampling(),
     reading: Data = Data(),
@@ -137,19 +131,19 @@ def stress_experiments(
     for model in models:
         for data, several in levels.items():
             for level in several:
-                for under in conditions:
+                for condition in under:
                     labels = {"stress": test.name, "level": level.name, "x": None if level.x != level.x else level.x}
                     yield Experiment(
                         model,
                         data,
-                        f"{test.name}={level.name}" + (f" under {under.name}" if under.intervention else ""),
+                        f"{test.name}={level.name}" + (f" under {condition.name}" if condition.intervention else ""),
                         level.samples,
                         *level.options(sampling, reading),
                         batch_size,
                         count=len(level.samples),
-                        labels=labels | {"intervention": under.intervention, "of": under.of},
+                        labels=labels | {"intervention": condition.intervention, "of": condition.of},
                         recording=recording,
-                        interventions=(under.name,) if under.intervention else (),
+                        interventions=(condition.name,) if condition.intervention else (),
                     )
 
 

@@ -53,7 +53,7 @@ def cells(table: pd.DataFrame, bold: str) -> pd.DataFrame:
     ['50.00', '**70.00 (+20.00)**']
     """
     found = {}
-    for name, short in ((name, short) for name, short in table if short in COLUMNS.values()):
+    for name, short in ((name, short) for name, short in table.columns if short in COLUMNS.values()):
         values = table[name, short]
         texts = [f"{value:.2f}" for value in values]
         texts = [t if g != g else f"{t} ({g:+.2f})" for t, g in zip(texts, table[name, short + GAIN], strict=True)]
@@ -66,7 +66,7 @@ def cells(table: pd.DataFrame, bold: str) -> pd.DataFrame:
 def terminal(table: pd.DataFrame) -> list[Table]:
     """Return one table per data set for the terminal, with the number of answers."""
     texts, tables = cells(table, "[bold]{}[/bold]"), []
-    for data in dict.fromkeys(name for name, _ in table):
+    for data in dict.fromkeys(name for name, _ in table.columns):
         title = f"{data}: scores in %, best in bold, gain from passages in brackets, n answered questions"
         shown = Table("model", title=escape(title))
         for head in (*COLUMNS.values(), "n"):
@@ -80,15 +80,15 @@ def terminal(table: pd.DataFrame) -> list[Table]:
 def files(table: pd.DataFrame) -> dict[str, str]:
     """Return Table 1 as the contents of table1.md, table1.tex (for LaTeX's package booktabs) and table1.csv."""
     texts = cells(table, "**{}**")
-    heads = [f"{data} {short}" for data, short in texts]
+    heads = [f"{data} {short}" for data, short in texts.columns]
     lines = [["model", *heads], ["---", *["---:"] * len(heads)], *([name, *row] for name, *row in texts.itertuples())]
     markdown = "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
 
     style = cells(table, r"\textbf{{{}}}").replace("–", "--").style
     latex = style.format_index(escape="latex").format_index(escape="latex", axis=1)
 
-    numbers = table[[key for key in table if key[1] != "n"]]
-    numbers.columns = [_harmless(f"{data} {short}") for data, short in numbers]
+    numbers = table[[key for key in table.columns if key[1] != "n"]]
+    numbers.columns = [_harmless(f"{data} {short}") for data, short in numbers.columns]
     csv = numbers.rename(_harmless).to_csv(float_format="%.4f", index_label="model", lineterminator="\n")
     return {
         "table1.md": markdown,

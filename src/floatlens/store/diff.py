@@ -1,4 +1,4 @@
-"""The differences between two runs: in settings, machine and results."""
+"""The differences between two runs, in settings, machine and results: what `floatlens diff` prints."""
 
 from __future__ import annotations
 

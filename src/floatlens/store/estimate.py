@@ -1,4 +1,4 @@
-"""Estimate the time and memory of a trace or an answer from the model's shape; no weights are read.
+"""The time and memory of a trace that `floatlens models NAME` prints, from the model's shape; no weights are read.
 
 A step of a masked diffusion model (MDM) is a forward pass over the whole sequence. An autoregressive model (ARM) passes
 over the prompt once and then over one token per step, reading all its weights each time. Observation computes the scores

@@ -373,19 +373,17 @@ class RunFolder:
 
     def write_table(self, name: str, table: pd.DataFrame) -> Path:
         """Write NAME.parquet completely or not at all."""
-        self.check_lock()
-        target = self.path / f"{name}.parquet"
-        with atomic_write(target) as temporary:
-            table.to_parquet(temporary, index=False)
-        return target
+        return self._write(f"{name}.parquet", table.to_parquet(index=False))
 
     def write_text(self, name: str, text: str) -> Path:
         """Write a text file completely or not at all."""
+        return self._write(name, text.encode("utf-8", "surrogatepass"))
+
+    def _write(self, name: str, content: bytes) -> Path:
         self.check_lock()
-        target = self.path / name
-        with atomic_write(target) as temporary:
-            temporary.write_bytes(text.encode("utf-8", "surrogatepass"))
-        return target
+        with atomic_write(self.path / name) as temporary:
+            temporary.write_bytes(content)
+        return self.path / name
 
 
 def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.store.folder import MANIFEST, RunFolder, safe_name
@@ -114,16 +114,8 @@ class RunTraces(Sequence[Trace]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    @overload
-    def __getitem__(self, index: int) -> Trace: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Trace]: ...
-
-    def __getitem__(self, index: int | slice) -> Trace | list[Trace]:
-        if isinstance(index, slice):
-            return [Trace.open(path) for path in self.paths[index]]
-        return Trace.open(self.paths[index])
+    def __getitem__(self, index: Any) -> Any:
+        return [*map(Trace.open, self.paths[index])] if isinstance(index, slice) else Trace.open(self.paths[index])
 
     def __iter__(self) -> Iterator[Trace]:
         for path in self.paths:
