@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from floatlens.data.sample import Passage, Sample, contains_words, move_gold, normalise
@@ -25,7 +26,6 @@ from floatlens.options import DETAIL, Data, Run, Sampling, option
 from floatlens.registry import Registry
 
 if TYPE_CHECKING:
-    from floatlens.data.retrieval import Index
     from floatlens.evaluation.loop import Experiment
     from floatlens.options import Recording
 
@@ -128,23 +128,21 @@ def stress_experiments(
     """
     from floatlens.evaluation.loop import Experiment
 
-    for model in models:
-        for data, several in levels.items():
-            for level in several:
-                for condition in under:
-                    labels = {"stress": test.name, "level": level.name, "x": None if level.x != level.x else level.x}
-                    yield Experiment(
-                        model,
-                        data,
-                        f"{test.name}={level.name}" + (f" under {condition.name}" if condition.intervention else ""),
-                        level.samples,
-                        *level.options(sampling, reading),
-                        batch_size,
-                        count=len(level.samples),
-                        labels=labels | {"intervention": condition.intervention, "of": condition.of},
-                        recording=recording,
-                        interventions=(condition.name,) if condition.intervention else (),
-                    )
+    asked = [(data, level) for data, several in levels.items() for level in several]
+    for model, (data, level), condition in product(models, asked, under):
+        labels = {"stress": test.name, "level": level.name, "x": None if level.x != level.x else level.x}
+        yield Experiment(
+            model,
+            data,
+            f"{test.name}={level.name}" + (f" under {condition.name}" if condition.intervention else ""),
+            level.samples,
+            *level.options(sampling, reading),
+            batch_size,
+            count=len(level.samples),
+            labels=labels | {"intervention": condition.intervention, "of": condition.of},
+            recording=recording,
+            interventions=(condition.name,) if condition.intervention else (),
+        )
 
 
 def draw(seed: int, sample: Sample) -> random.Random:
@@ -198,7 +196,11 @@ def find_distractors(
     if options.distractors == "own":
         return [[p for p in sample.passages if not p.gold][:count] for sample in usable]
     pool = list({p.line: Passage(p.text, p.title) for sample in samples for p in sample.passages}.values())
-    index = (options.index or _index(pool)) if options.distractors == "hard" else None
+    index = options.index if options.distractors == "hard" else None
+    if options.distractors == "hard" and index is None:
+        from floatlens.data.retrieval import Document, Index
+
+        index = Index(Document(str(i), passage) for i, passage in enumerate(pool))
     found = []
     for sample in usable:
         hits = [document.passage for document, _ in index.search(sample.question, count + SPARE)] if index else []
@@ -235,12 +237,6 @@ def _random(sample: Sample, count: int, taken: Sequence[Passage], pool: Sequence
     return found
 
 
-def _index(pool: Sequence[Passage]) -> Index:
-    from floatlens.data.retrieval import Document, Index
-
-    return Index(Document(str(i), passage) for i, passage in enumerate(pool))
-
-
 @register_stress("position", axis="position of the gold passage", about="the gold passage at each position")
 def position_levels(samples: Sequence[Sample], options: StressOptions) -> list[StressLevel]:
     """Put the gold passage at each position among the same other passages."""
@@ -249,7 +245,8 @@ def position_levels(samples: Sequence[Sample], options: StressOptions) -> list[S
     usable = [sample for sample in usable if len(sample.passages) >= count > len(sample.gold)]
     if not usable:
         raise FloatLensError(f"no question has its gold passage among {count} passages; use fewer with --passages")
-    positions = sorted(set(options.values if options.values is not None else _spread(count)))
+    spread = range(count) if count <= MOST else [round(i * (count - 1) / (MOST - 1)) for i in range(MOST)]
+    positions = sorted(set(options.values if options.values is not None else spread))
     for position in positions:
         if not 0 <= position < count:
             raise FloatLensError(
@@ -259,12 +256,6 @@ def position_levels(samples: Sequence[Sample], options: StressOptions) -> list[S
         StressLevel(str(position), float(position), [move_gold(sample, position, count) for sample in usable])
         for position in positions
     ]
-
-
-def _spread(count: int) -> list[int]:
-    if count <= MOST:
-        return list(range(count))
-    return [round(i * (count - 1) / (MOST - 1)) for i in range(MOST)]
 
 
 @register_stress("layout", axis="passages between the evidence", about="multi-hop evidence together or apart")
