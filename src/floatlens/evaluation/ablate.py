@@ -24,9 +24,9 @@ from floatlens.data.sample import Sample, normalise
 from floatlens.decode.replay import left_to_right
 from floatlens.decode.sampler import Sampler
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.answers import AnswerRecord, answers_table
+from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN, SEEDS, Condition, conditions, standard
-from floatlens.evaluation.loop import Case, Checksums, Experiment, Journal, ModelWorker, run_experiments
+from floatlens.evaluation.loop import Case, Checksums, Experiment, ModelWorker, answer_all
 from floatlens.evaluation.sources import Key
 from floatlens.evaluation.summary import difference, values_and_intervals
 from floatlens.interventions.intervention import Intervention
@@ -255,12 +255,7 @@ def ablate(
                 how: dict[str, Any] = {"count": len(questions) * len(chosen), "conditions": tuple(chosen)}
                 yield Ablation(name, data, "ablation", questions, sampling, reading, size, **how)
 
-    journal = Journal(folder, kind=AblationRecord)
-    records, _ = run_experiments(experiments(), worker, journal, engine=engine, watch=watch)
-    answers = answers_table(records, AblationRecord)
-    if folder is not None:
-        folder.write_table("answers", answers)
-    return answers
+    return answer_all(experiments(), worker, folder, kind=AblationRecord, engine=engine, watch=watch)[0]
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------

@@ -359,12 +359,13 @@ def answer_all(
     worker: ModelWorker,
     folder: RunFolder | None = None,
     *,
+    kind: type[AnswerRecord] = AnswerRecord,
     engine: Engine | None = None,
     watch: ProgressCallback | None = None,
 ) -> tuple[pd.DataFrame, dict[Key, float | None]]:
     """Return the table of answers of experiments, also written to the run folder, and the answers per second of each."""
-    records, rates = run_experiments(experiments, worker, Journal(folder), engine=engine, watch=watch)
-    answers = answers_table(records)
+    records, rates = run_experiments(experiments, worker, Journal(folder, kind=kind), engine=engine, watch=watch)
+    answers = answers_table(records, kind)
     if folder is not None:
         folder.write_table("answers", answers)
     return answers, rates
