@@ -17,6 +17,7 @@ from floatlens.store.runs import SWITCH, model_runs
 from floatlens.studies.report import switch_traces
 from floatlens.studies.sentences import say_aloud
 from floatlens.studies.study import Study
+from floatlens.studies.texts import token_texts
 from tests import small_tokenizers
 from tests.findings import planted_models
 
@@ -176,3 +177,13 @@ def test_the_attention_after_the_last_window_needs_no_windows(model: str) -> Non
 def test_questions_are_refused_as_texts(tmp_path: Path) -> None:
     found = fl.study(["tiny-mdm"], only=["sink"], texts="world:fresh", limit=4, out=tmp_path / "run")
     assert "has questions, not texts" in str(found.failed)
+
+
+def test_a_short_text_is_continued_by_those_after_it_and_the_last_by_the_first() -> None:
+    def tokenizer(text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) for letter in text if letter != "\n"]}
+
+    found = token_texts(tokenizer, {"1": "abcdef", "2": "gh", "3": "ij"}, length=4)
+    assert {id_: "".join(map(chr, ids)) for id_, ids in found.items()} == {"1": "abcd", "2": "ghij", "3": "ijab"}
+    with pytest.raises(fl.FloatLensError, match="have 10 tokens together"):
+        token_texts(tokenizer, {"1": "abcdef", "2": "gh", "3": "ij"}, length=11)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from floatlens.findings import absorption, drift, flow, geometry, heads, other_papers, reuse, stress, tokens
+from floatlens.findings import absorption, drift, flow, geometry, heads, other_papers, reuse, sink, stress, tokens
 from floatlens.findings.draw import plain
 from floatlens.findings.finding import describe_setting
 from floatlens.findings.published import absorption_rows
@@ -14,7 +14,8 @@ from floatlens.findings.style import looks_of, short
 from floatlens.findings.window import profile
 
 YES, NO, NAN = True, False, np.nan
-ATTENDED, CHANGE = np.array([[[0.2, 0.7, 0.1]]] * 2), np.array([[[NAN] * 3], [[0.3, 0.1, 0.2]]])
+ATTENDED = np.array([[[0.2, 0.7, 0.1]], [[0.1, 0.2, 0.7]]])  # the attention of the step before counts
+CHANGE = np.array([[[NAN] * 3], [[0.3, 0.1, 0.2]]])
 CHANNELS = np.array([3.0, 5.0, 3.0, NAN])
 RATIO = np.array([[[1.0, 9.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]])
 NEXT = np.array([[[NO, NO, NO, NO], [NO, YES, NO, NO]]])
@@ -61,6 +62,7 @@ REGIONS = ["answer", "doc10", "doc2", "bos", "other", "query"]
         (flow.recency(np.array([0.1, 0.9, 0.2]), ["doc1", "doc2", "doc3"], ["doc2"]), 0.25),
         ([tokens.log_odds(0.5), tokens.log_odds(0.6)], [0, np.log(1.5)]),
         (tokens.log_odds(1.0), tokens.log_odds(0.995)),
+        (sink._nats_saved([1.0, 2.0, 9.0], [9.0, 0.5, 1.5], 5), 1.5 - 1.0),  # one token later with the inserted one
         (drift.weighted_mean(np.array([1.0, 0.0, NAN]), np.array([3.0, 1.0, 5.0])), 0.75),
     ],
 )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
 from floatlens.findings.finding import CLAIMS, FINDINGS
 from floatlens.options import Data, Scope
+from floatlens.studies.parts import first
 from floatlens.studies.plan import PAPER, SIZES, StudyPlan, choose_findings
 
 
@@ -58,3 +61,10 @@ def test_a_limit_holds_for_every_part() -> None:
         _ = replace(planned(), reading=Data(limit=0)).sizes
     with pytest.raises(FloatLensError, match="unknown part in sizes 'stres'; did you mean 'stress'"):
         _ = planned(sizes={"stres": 3}).sizes
+
+
+def test_questions_are_taken_after_the_offset_or_drawn_by_the_seed() -> None:
+    source: Any = SimpleNamespace(samples=lambda: [Sample(str(n), "Q?", []) for n in range(20)])
+    assert [one.id for one in first(source, 3, planned(offset=5))] == ["5", "6", "7"]
+    drawn = first(source, None, replace(planned(offset=5), reading=Data(seed=1)))
+    assert sorted(int(one.id) for one in drawn) == list(range(5, 20)) != [int(one.id) for one in drawn]

@@ -26,10 +26,12 @@ from floatlens.studies.report import films, shown_traces
 from floatlens.studies.track import (
     COLUMNS,
     VARIABLES,
+    as_dataset,
     copy_scores,
     expand,
     figure,
     open_track,
+    rows_of,
     sentence,
     step_of,
     summarise,
@@ -98,6 +100,13 @@ def test_the_summary_figure_and_sentence_say_the_same(tracked: xr.Dataset) -> No
     labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
     assert labels == tracked["checkpoint"].values.tolist()
     assert "first token of checkpoint-3000 gets 70 points more attention" in sentence(tracked)
+
+
+def test_the_summary_is_of_the_deep_half_and_of_the_best_layer() -> None:
+    numbers = {name: [0.0, 0.5, 1.0, 3.0] for name in VARIABLES}
+    text = {"sink_token": [",", ",", ".", "."], "layer": [0, 1, 2, 3], "nats": 1.0, **numbers}
+    row = summarise(as_dataset(rows_of("checkpoint-5", "mdm", [text, text]))).iloc[0]
+    assert (row["sink_share"], row["copying"], row["sink_token"], row["texts"]) == (2.0, 3.0, ".", 2)
 
 
 def test_a_run_has_numbers_figure_report_and_one_text_side_by_side(home: Path, tracked: xr.Dataset) -> None:

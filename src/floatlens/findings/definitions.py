@@ -16,6 +16,8 @@ anchor mass of a step, normalised over positions; a step without anchors is a ro
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 
 from floatlens.stats import NAN, Array
@@ -48,13 +50,12 @@ def effective_positions(weights: Array) -> Array:
 def floating(p_ST: Array) -> float:
     """Mean total-variation distance of the anchor mass over all pairs of steps: 0 for a fixed sink, 1 if no anchor returns.
 
-    Steps without anchors are left out (see `share_without_anchors`); NaN if they are more than half.
-    One move halfway gives 0.5·S / (S − 1): the chance that two different steps lie on either side of it.
+    Steps without anchors are left out; NaN if they are more than half. One move halfway gives 0.5·S / (S − 1).
     """
     there = has_anchors(p_ST)
     if share_without_anchors(p_ST) > 0.5 or there.sum() < 2:
         return NAN
-    return _sum_over_pairs(p_ST[there]) / _pairs(int(there.sum()))
+    return _sum_over_pairs(p_ST[there]) / comb(int(there.sum()), 2)
 
 
 def renewal(mass_ST: Array) -> float:
@@ -71,10 +72,9 @@ def renewal(mass_ST: Array) -> float:
 
 
 def reveal_null(a_ST: Array, revealed_ST: Array) -> Array:
-    """Received attention if each token had one constant strength once it is revealed: the null of `floating`.
+    """Received attention if a token had the strength of its last step once it is revealed: the null of `floating`.
 
-    The strength is that of the last step, at which most tokens are revealed; all masks have the mean of all masks. Rows sum
-    to 1.
+    All masks have the mean of all masks. Rows sum to 1.
     """
     hidden = float(a_ST[~revealed_ST].mean()) if not revealed_ST.all() else 0.0
     strength_T = np.where(revealed_ST[-1], a_ST[-1], hidden)
@@ -105,15 +105,13 @@ def centre(a: Array) -> Array:
 
 
 def shift(a_ST: Array, masked_ST: Array, answer_length: int) -> float:
-    """Movement of the centre of mass beyond that of `null_profile`, in shares of the answer's length.
-
-    From the first to the last step, not along a fitted line: a line through one jump of size d halfway would report 1.5·d.
-    """
+    """Movement of the centre of mass beyond that of `null_profile`, in shares of the answer's length."""
     return movement(a_ST, answer_length) - movement(null_profile(a_ST, masked_ST), answer_length)
 
 
 def movement(a_ST: Array, answer_length: int) -> float:
     """Movement of the centre of mass from the first to the last step, in shares of the answer's length."""
+    # not along a fitted line, which would report 1.5·d for one jump of size d halfway
     first, last = centre(a_ST[[0, -1]])
     return float(last - first) / answer_length
 
@@ -239,19 +237,14 @@ def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1, residual: boo
     return np.where(no_row[:, None] | no_column, np.nan, through), reached
 
 
-def _pairs(n: int) -> int:
-    return n * (n - 1) // 2
-
-
 def _sum_over_pairs(p_NT: Array) -> float:
-    """Sum of the total-variation distances of all pairs of rows.
-
-    By position: of n sorted values the i-th (from 0) is the larger of i pairs and the smaller of n − 1 − i.
-    """
-    n = len(p_NT)
+    """Sum of the total-variation distances of all pairs of rows."""
+    n = len(
+        p_NT
+    )  # by position: of n sorted values the i-th (from 0) is the larger of i pairs and the smaller of n − 1 − i
     return max(float(((2 * np.arange(n) - n + 1) @ np.sort(p_NT, axis=0)).sum()) / 2, 0.0)
 
 
 def _sums(groups: list[Array]) -> tuple[float, int]:
     """Summed distances and number of pairs within each of the groups."""
-    return sum(_sum_over_pairs(group) for group in groups), sum(_pairs(len(group)) for group in groups)
+    return sum(_sum_over_pairs(group) for group in groups), sum(comb(len(group), 2) for group in groups)

@@ -161,11 +161,8 @@ class Drift(Finding):
 
 
 def task_of(trace: Trace) -> str:
-    """The kind of task of a trace's data set; the name of the data set if it is not one of the synthetic world's.
-
-    In a study, the sample id is that of the data set, the condition and the sample; other runs do not name their data.
-    """
-    data, _, _ = split_id(sample_name(trace))
+    """The kind of task of a trace's data set; the name of the data set if it is not one of the synthetic world's."""
+    data, _, _ = split_id(sample_name(trace))  # other runs than studies do not name their data
     return TASKS.get(data, data) or "one data set"
 
 

@@ -100,10 +100,7 @@ def question_of(sample_id: str) -> str:
 
 
 def depths(trace: Trace, layers: Array) -> Array:
-    """Relative depth of each layer between 0 and 1; NaN for the average over layers (layer −1).
-
-    A trace without the number of layers counts up to the last recorded one.
-    """
+    """Relative depth of each layer between 0 and 1; NaN for the average over layers (layer −1)."""
     count = int(trace.data.attrs.get("n_layers", int(trace.data["layer"].max()) + 1))
     return np.where(layers >= 0, layers / max(count - 1, 1), np.nan)
 
@@ -200,9 +197,6 @@ def spread(values: Array) -> tuple[Array, Array, Array]:
 
 
 def halves(values: Array, depth: Array) -> tuple[Array, Array]:
-    """Means over the shallow half (depth < 1/2) and over the deep half (> 1/2) of the layers, per sample.
-
-    The middle layer of an odd number belongs to neither. `values` and `depth` are (sample, layer).
-    """
+    """Means over the shallow (depth < 1/2) and over the deep half (> 1/2) of the layers, per sample."""
     shallow = mean_over(np.where(depth < 0.5, values, np.nan), -1)
     return shallow, mean_over(np.where(depth > 0.5, values, np.nan), -1)

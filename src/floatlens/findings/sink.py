@@ -110,10 +110,7 @@ def choose_controls(tokenizer: Any, counts: Counter[int], candidate: int, remove
 
 
 def measure_text(lens: Lens, text: Text, *, windows: bool | None = None) -> dict[str, Any]:
-    """`read_text` of one text under one condition, and whether the sink is the inserted token (`follows`).
-
-    Movement is measured with `windows`, by default under the conditions WINDOWED.
-    """
+    """`read_text` of a text, by default with `windows` under the conditions WINDOWED, and whether its sink was inserted."""
     found = read_text(lens, text.ids, windows=text.condition in WINDOWED if windows is None else windows)
     follows = float(found["sink"] == text.inserted) if text.inserted >= 0 else float("nan")
     return {"condition": text.condition, "inserted": text.inserted, **found, "follows": follows}

@@ -34,10 +34,7 @@ LENGTH = PROMPT + WRITTEN + HIDDEN
 
 
 def profile(rows_LQT: Array, first: int) -> Array:
-    """Attention of a window on its keys, (layers, keys): every row renormalised over the keys, then the mean over rows.
-
-    `rows_LQT` are the window's rows of attention, averaged over heads; `first` is the position of the first row.
-    """
+    """Attention of a window on its keys (layer, key), mean over its rows, which begin at the position `first`."""
     kept_LQT = np.asarray(rows_LQT, float)[..., : first - ROWS]
     return (kept_LQT / kept_LQT.sum(axis=-1, keepdims=True)).mean(axis=1)
 
