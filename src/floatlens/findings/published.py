@@ -1,4 +1,4 @@
-"""The paper's published numbers in the format of each finding's data, so that a figure can show both.
+"""The paper's published numbers in the format of each finding's data, so that a figure can show both (`paper=True`).
 
 Names of models end in "(paper)".
 """

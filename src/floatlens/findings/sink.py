@@ -5,7 +5,8 @@ prose without a template. On some texts the token id that is most often the sink
 every token of its type is then deleted, and one is put back after a few words: a sink that is a token type follows it, one
 that is a position does not. Control tokens are put at the same words. Definitions: `recipes/results/PLAN.md`.
 
-Measured on the table `texts` of a study (`floatlens study MODEL --only sink`), one row per text and condition.
+Measured on the table `texts` of a study (`floatlens study MODEL --only sink`), one row per text and condition, which
+`studies/texts.py` makes with the functions that come first here.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 The part of a study behind the finding `sink`. Some texts find the candidate token, the others are read under every
 condition. Each result is a few numbers per layer; no trace is kept. The results are a separate run inside the model's run.
+The text in which the token matters most is traced for the first films, and `make_switch` traces one for the explorer.
 """
 
 from __future__ import annotations
