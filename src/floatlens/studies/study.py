@@ -241,11 +241,11 @@ def _part(
     if part == "texts":
         if reason_against(lens):
             return 0, 0.0
-        finding, tested = split_texts(token_texts(lens.tokenizer, read_texts(plan.scope.texts, plan.sizes["texts"])))
-        ids = next(iter(finding.values()))[:LENGTH]
+        searched, tested = split_texts(token_texts(lens.tokenizer, read_texts(plan.scope.texts, plan.sizes["texts"])))
+        ids = next(iter(searched.values()))[:LENGTH]
         windows, last = (_timed(read_text, lens, ids, windows=way) for way in (True, False))
         per_text = len(WINDOWED) * windows + (READINGS - len(WINDOWED)) * last
-        return len(finding) + len(tested) * READINGS, len(finding) * last + len(tested) * per_text
+        return len(searched) + len(tested) * READINGS, len(searched) * last + len(tested) * per_text
     if part == "replays":
         return 0, 0.0  # a dozen short questions
     if part == "causes":

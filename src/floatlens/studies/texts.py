@@ -20,7 +20,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.loop import Case, Checksums, Experiment, Journal, ModelWorker, run_experiments
 from floatlens.findings import sink
-from floatlens.findings.sink import AS_IS, BACK, FIND, OUT, Text, conditions, find_candidate, measure_text
+from floatlens.findings.sink import BACK, FIND, OUT, Text, conditions, find_candidate, measure_text
 from floatlens.findings.window import LENGTH, reason_against
 from floatlens.store.engine import as_one
 from floatlens.store.runs import SWITCH, TEXTS
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 MARGIN = 400  # tokens of a text, so that enough are left when some are deleted
 SHOWN_PROMPT, SHOWN_WRITTEN = 56, 24  # tokens of the text that is filmed, and of those the ones that are written
-FINDING_SWITCH = 5  # texts that find the token of the explorer's first film
-FINDING = 0.4  # share of the texts that find the candidate; the others are read under every condition
+SEARCHED_FOR_FILM = 5  # texts in which the token of the explorer's first film is searched
+SEARCHED = 0.4  # share of the texts in which the candidate is searched; the others are read under every condition
 
 
 @dataclass
@@ -46,7 +46,7 @@ class TextRecord(AnswerRecord):
 
 
 @dataclass(frozen=True)
-class Reading(Experiment):
+class TextExperiment(Experiment):
     """Texts for one model under one condition; the samples are `Text`s by id."""
 
     def cases(self, lens: Lens, sample: Any) -> list[Case]:
@@ -73,19 +73,19 @@ def run_texts(shared: ModelStudy) -> None:
         return
     source = plan.scope.texts
     texts = token_texts(lens.tokenizer, read_texts(source, plan.sizes["texts"]))
-    finding, tested = split_texts(texts)
+    searched, tested = split_texts(texts)
     with shared.folder_inside(TEXTS, texts=source) as folder:
         journal = Journal(folder, kind=TextRecord)
 
         def read_under(by_condition: Mapping[str, Mapping[str, Text]], why: str) -> list[TextRecord]:
-            jobs = [
-                Reading(model, label(source), condition, [*several.items()], batch_size=1, count=len(several))  # type: ignore[list-item]
-                for condition, several in by_condition.items()
-            ]
+            jobs = []
+            for condition, several in by_condition.items():
+                samples: list[Any] = list(several.items())
+                jobs.append(TextExperiment(model, label(source), condition, samples, batch_size=1, count=len(samples)))
             watch = as_one(shared.watch, f"{model}, texts {why}", sum(map(len, by_condition.values())))
             return run_experiments(jobs, shared.worker, journal, engine=shared.engine, watch=watch)[0]
 
-        found = read_under({FIND: {id_: Text(FIND, ids[:LENGTH]) for id_, ids in finding.items()}}, "to find the sink")
+        found = read_under({FIND: {id_: Text(FIND, ids[:LENGTH]) for id_, ids in searched.items()}}, "to find the sink")
         sinks = [record.numbers["sink_id"] for record in found if not record.error]
         if not sinks:
             raise FloatLensError(f"no text could be read; the first failed because: {found[0].error}")
@@ -97,12 +97,7 @@ def run_texts(shared: ModelStudy) -> None:
         for id_, ids in tested.items():
             for text in conditions(lens.tokenizer, ids, candidate, controls, removed):
                 by_condition.setdefault(text.condition, {})[id_] = text
-        # a text that has no such token is the same without it, and is read once
-        same = {id_ for id_, text in by_condition[OUT].items() if text.ids == by_condition[AS_IS][id_].ids}
-        without = {id_: text for id_, text in by_condition[OUT].items() if id_ not in same}
-        read_once = read_under(by_condition | {OUT: without}, "with and without its token")
-        copies = [replace(r, condition=OUT) for r in read_once if r.condition == AS_IS and r.id in same]
-        records = found + read_once + copies
+        records = found + read_under(by_condition, "with and without its token")
         folder.write_table(TEXTS, texts_table(records))
         folder.finish()
     if lens.family.kind == "mdm" and sinks.count(candidate) >= sink.FEWEST * len(sinks):
@@ -134,10 +129,10 @@ def make_switch(lens: Lens, watch: ProgressCallback) -> list[Trace]:
 
     The next texts find that token.
     """
-    shown, *finding = token_texts(lens.tokenizer, read_texts("prose", 1 + FINDING_SWITCH)).values()
-    advance = watch(f"{lens.name}, one text without and with the token that becomes the sink", len(finding) + 2)
+    shown, *searched = token_texts(lens.tokenizer, read_texts("prose", 1 + SEARCHED_FOR_FILM)).values()
+    advance = watch(f"{lens.name}, one text without and with the token that becomes the sink", len(searched) + 2)
     sinks, traces = [], []
-    for ids in finding:
+    for ids in searched:
         sinks.append(measure_text(lens, Text(FIND, ids[:LENGTH]))["sink_id"])
         advance()
     candidate = find_candidate(sinks)
@@ -159,8 +154,8 @@ def trace_switch(lens: Lens, text: Text, name: str, token: str) -> Trace:
 
 
 def split_texts(texts: Mapping[str, list[int]]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Return the texts that find the candidate, and those that are read under every condition."""
-    count = max(1, round(FINDING * len(texts)))
+    """Return the texts in which the candidate is searched, and those that are read under every condition."""
+    count = max(1, round(SEARCHED * len(texts)))
     return dict(list(texts.items())[:count]), dict(list(texts.items())[count:])
 
 
