@@ -44,16 +44,12 @@ def probe(
 
     Parameters
     ----------
-    model, tokenizer
-        A transformers model, also with a peft adapter, in any mode and on any device, and its tokenizer.
-    prompts
-        A few texts of at least 168 tokens together; a text that is shorter is continued by the next. Or the name of a data
-        set, such as "prose", of which the first 4 are read.
-    family
-        Family of the model. Needed for a causal architecture that was made bidirectional, which its config does not tell:
-        "a2d" if row j writes token j, "a2d-shifted" if row j - 1 still does.
-    out
-        File for the numbers (parquet), written at every `log`; `floatlens.studies.track.open_track` reads it.
+    model: a transformers model, also with a peft adapter, in any mode and on any device.
+    prompts: a few texts of at least 168 tokens together; a text that is shorter is continued by the next. Or the name of a
+        data set, such as "prose", of which the first 4 are read.
+    family: needed for a causal architecture that was made bidirectional, which its config does not tell: "a2d" if row j
+        writes token j, "a2d-shifted" if row j - 1 still does.
+    out: file for the numbers (parquet), written at every `log`; `floatlens.studies.track.open_track` reads it.
     """
     return Probe(live_lens(model, tokenizer, family), prompts, Path(out) if out is not None else None)
 
@@ -144,14 +140,10 @@ class AttentionCallback(TrainerCallback):
 
     Parameters
     ----------
-    prompts, tokenizer, family
-        As in `probe`; the tokenizer is by default the trainer's `processing_class`.
-    every
-        Steps between two measurements.
-    most
-        Largest share of the training time: a measurement that would exceed it waits for the next turn.
-    log
-        Called with the numbers by name, such as {"attention/sink_share": 0.4}.
+    prompts, tokenizer, family: as in `probe`; the tokenizer is by default the trainer's `processing_class`.
+    every: steps between two measurements.
+    most: largest share of the training time: a measurement that would exceed it waits for the next turn.
+    log: called with the numbers by name, such as {"attention/sink_share": 0.4}.
 
     >>> Trainer(model, ..., callbacks=[fl.AttentionCallback(prompts, every=500)])        # doctest: +SKIP
     """

@@ -89,15 +89,12 @@ def study(
 
     Parameters
     ----------
-    models, data
-        Models: a bundled name, a folder or a hub id. Data: a file, a hub data set, `world` or `world:NAME`.
-    engine
-        Where the work runs, this process by default; its workers share the questions of one model at a time.
-    watch
-        Called with a label and a total to report progress; returns a function that is called once per finished item.
-    **options
-        The fields of `floatlens.options`: `Scope` (which findings, on how many questions), `Data`, `Sampling`, `Load` and
-        `Run`. `limit` is per data set and part; `seed` also draws the questions at random; `sampler` is the name of a
+    models: bundled names, folders or Hub ids.
+    data: files, Hub data sets, `world` or `world:NAME`.
+    engine: where the work runs, this process by default; its workers share the questions of one model at a time.
+    watch: called with a label and a total to report progress; returns a function that is called once per finished item.
+    **options: the fields of `floatlens.options`: `Scope` (which findings, on how many questions), `Data`, `Sampling`, `Load`
+        and `Run`. `limit` is per data set and part; `seed` also draws the questions at random; `sampler` is the name of a
         sampler, or settings of one.
 
     >>> study = fl.study(["tiny-mdm", "tiny-arm"], data="world:fresh", out="study")      # doctest: +SKIP

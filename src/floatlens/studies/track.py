@@ -101,19 +101,14 @@ def track(
 
     Parameters
     ----------
-    checkpoints
-        Folders, Hub ids with a revision (NAME@REVISION), a model with an adapter (BASE+FOLDER), or patterns such as
+    checkpoints: folders, Hub ids with a revision (NAME@REVISION), a model with an adapter (BASE+FOLDER), or patterns such as
         "out/checkpoint-*", which are sorted by step. NAME:FAMILY sets the family of one checkpoint.
-    data
-        Texts to continue (`prose` or a file), or questions, which are read with their passages and their first answer.
-    out
-        Run folder for the numbers, the figure, the report and one trace per checkpoint for the explorer.
-    resume, skip_broken
-        Continue the run in `out`, also with more checkpoints; leave out checkpoints that cannot be loaded.
-    watch
-        Called with a label and a total to report progress; returns a function that is called once per checkpoint.
-    **options
-        The fields of `floatlens.options.Load` and `Data`; `limit` is 8 texts by default.
+    data: texts to continue (`prose` or a file), or questions, which are read with their passages and their first answer.
+    out: run folder for the numbers, the figure, the report and one trace per checkpoint for the explorer.
+    resume: continue the run in `out`, also with more checkpoints.
+    skip_broken: leave out checkpoints that cannot be loaded.
+    watch: called with a label and a total to report progress; returns a function that is called once per checkpoint.
+    **options: the fields of `floatlens.options.Load` and `Data`; `limit` is 8 texts by default.
 
     >>> found = fl.track(["out/checkpoint-*"], data="prose", limit=4)                    # doctest: +SKIP
     >>> found["sink_share"].sel(layer=20)                                                # doctest: +SKIP
