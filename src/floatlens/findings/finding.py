@@ -49,7 +49,8 @@ from floatlens.version import __version__
 TEXTS: dict[str, dict[str, Any]] = tomllib.loads(
     (files("floatlens.findings") / "claims.toml").read_text(encoding="utf-8")
 )
-ORDER = {name: -place for place, name in enumerate(TEXTS)}  # of the report; a plug-in's finding comes last
+NAMES = [name for finding, text in TEXTS.items() for name in (finding, *(claim["id"] for claim in text["claims"]))]
+ORDER = {name: len(NAMES) - place for place, name in enumerate(NAMES)}  # priorities: that of the file, then plug-ins
 MODULES = (
     "drift", "absorption", "geometry", "sink", "tokens", "heads", "flow", "knowledge", "stress", "links", "causes",
     "other_papers", "reuse",
@@ -231,9 +232,7 @@ class Finding:
 
     def registered_claims(self) -> list[Claim]:
         """The claims of this finding, in the order of `claims.toml`; those of plug-ins follow."""
-        order = [text["id"] for text in TEXTS.get(self.name, {}).get("claims", ())]
-        ours = [claim for claim in CLAIMS.values() if claim.finding == self.name]
-        return sorted(ours, key=lambda claim: order.index(claim.id) if claim.id in order else len(order))
+        return [claim for claim in CLAIMS.values() if claim.finding == self.name]
 
     # The report
 
@@ -436,8 +435,9 @@ def register_finding(finding: Finding) -> Finding:
         if "number" in text:
             known = {each.name: text[each.name] for each in fields(Claim) if each.name in text}
             about = tuple(sorted(text["of"].split(" - "), reverse=True))
-            _add_claim(Claim(finding=finding.name, test=partial(_test_number, text), about=about, **known), source)
-    return FINDINGS.add(finding.name, finding, priority=ORDER.get(finding.name, -len(ORDER)), source=source)
+            claim = Claim(finding=finding.name, test=partial(_test_number, text), about=about, **known)
+            CLAIMS.add(claim.id, claim, priority=ORDER[claim.id], source=source)
+    return FINDINGS.add(finding.name, finding, priority=ORDER.get(finding.name, 0), source=source)
 
 
 def declare_finding(**about: Any) -> Callable[[Callable[..., xr.Dataset]], Finding]:
@@ -467,14 +467,10 @@ def register_claim(id: str, **text: Any) -> Callable[[Callable[..., Verdict]], C
     def add(test: Callable[..., Verdict]) -> Callable[..., Verdict]:
         taken = inspect.signature(test).parameters
         about = tuple(kind for kind in ("model", "mdm", "arm") if kind in taken)
-        _add_claim(Claim(**known, test=test, about=about), test)
+        CLAIMS.add(id, Claim(**known, test=test, about=about), priority=ORDER.get(id, 0), source=test)
         return test
 
     return add
-
-
-def _add_claim(claim: Claim, source: Any) -> None:
-    CLAIMS.add(claim.id, claim, priority=ORDER.get(claim.finding, -len(ORDER)), source=source)
 
 
 def _test_number(text: Mapping[str, Any], measured: xr.Dataset, **models: str | None) -> Verdict:
