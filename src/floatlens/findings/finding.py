@@ -420,11 +420,10 @@ def headline(claims: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> str
 
 def _name_models(sentence: str, claims: Sequence[dict[str, Any]]) -> str:
     """The sentence with the name of the model in place of "the MDM" and "the ARM", where all claims have the same one."""
-    id = claims[0].get("id")
-    about = CLAIMS[id].about if id in CLAIMS else ()
+    about = CLAIMS[claims[0]["id"]].about if claims[0].get("id") in CLAIMS else ()
     for kind, names in zip(about, zip(*(claim["models"] for claim in claims), strict=False), strict=False):
         if len(set(names)) == 1:
-            sentence = re.sub(rf"\b[Tt]he {kind.upper()}\b", lambda _, name=names[0]: style.short(name), sentence)
+            sentence = re.sub(rf"\b[Tt]he {kind.upper()}\b", style.short(names[0]).replace("\\", r"\\"), sentence)
     return sentence
 
 
