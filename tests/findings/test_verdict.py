@@ -91,7 +91,7 @@ def test_a_sample_is_picked_by_its_id_or_its_place():
     traces = [planted(seed=i, model=m) for m in ("a", "b") for i in range(3)]
     assert [t.data.attrs["sample_id"] for t in pick(traces, "sample-2")] == ["sample-2", "sample-2"]
     assert [t.data.attrs["sample_id"] for t in pick(traces, 1)] == ["sample-1", "sample-1"]
-    with pytest.raises(FloatLensError, match="no sample 'x'"):
+    with pytest.raises(FloatLensError, match="unknown sample 'x'"):
         pick(traces, "x")
 
 
