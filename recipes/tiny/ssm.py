@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.models.mamba2.modeling_mamba2 import Mamba2Output
 
 from floatlens.models.bimamba_network import BiMamba2Config, BiMamba2ForMaskedLM
 from recipes.tiny import ssm_kernel
@@ -148,4 +149,8 @@ def hidden(model: Any, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
 
 def run_fast(model: Any) -> None:
     """Make a loaded model compute its states as in training, which is more than twice as fast."""
-    model.backbone.forward = lambda ids_BT, mask_BT=None: (hidden(model, ids_BT, mask_BT),)
+
+    def forward(ids_BT: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Mamba2Output:
+        return Mamba2Output(hidden(model, ids_BT, attention_mask))
+
+    model.backbone.forward = forward
