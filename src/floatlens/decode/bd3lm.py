@@ -18,8 +18,8 @@ import torch
 from floatlens.decode.blocks import BlockPasses, Blocks
 from floatlens.decode.draws import add_noise, most_confident
 from floatlens.decode.network import Passes, guided
-from floatlens.decode.sampler import cfg_scale, register_sampler, remasking, setting
-from floatlens.decode.step import Step, write_step
+from floatlens.decode.sampler import RowWriter, cfg_scale, register_sampler, remasking, setting, write_rows
+from floatlens.decode.step import Step
 
 
 def schedule(masks: int, steps: int) -> list[int]:
@@ -100,37 +100,28 @@ class BD3LM(Blocks):
         return self.right_shift_logits
 
     def sample(self, passes: Passes) -> Iterator[Step]:
-        P, x_BT, index, mask = passes.P, passes.ids_BP, 0, passes.special.mask
-        running_B = torch.ones(passes.B, dtype=torch.bool, device=x_BT.device)
-        for first in range(P, P + self.max_new_tokens, self.block_length):
-            length = min(self.block_length, P + self.max_new_tokens - first)
-            x_BT = passes.append_masks(x_BT, length)
-            for count in schedule(length, self.passes_per_block):
-                masked_BL = x_BT[:, first:] == mask
-                if not bool(masked_BL.any()):
-                    break
-                _, logits_BLV = passes(x_BT)
-                token_BL = torch.empty_like(x_BT[:, first:])
-                chosen_BL, confidence_BL = torch.zeros_like(masked_BL), torch.full(masked_BL.shape, torch.nan)
-                for row, masked_L in enumerate(masked_BL):
-                    token_BL[row], probability_L, rank_L = self.propose(logits_BLV[row].float(), passes, row)
-                    chosen_BL[row, most_confident(rank_L.masked_fill(~masked_L, -torch.inf), count)] = True
-                    confidence_BL[row] = probability_L.masked_fill(~masked_L, torch.nan)
-                written_BL = (token_BL, chosen_BL & masked_BL, confidence_BL.to(x_BT.device))
-                step = write_step(index, x_BT, first, *written_BL, active=passes.active, running_B=running_B)
-                x_BT = step.after_BT
-                yield step
-                index += 1
-            running_B = running_B & ~torch.isin(x_BT[:, P:], passes.end_ids).any(1)
-            if not bool(running_B.any()):
+        x_BT, index, P, end, ended = passes.ids_BP, 0, passes.P, passes.P + self.max_new_tokens, set[int]()
+        for first in range(P, end, self.block_length):
+            x_BT = passes.append_masks(x_BT, min(self.block_length, end - first))
+            writers = {row: self.write(passes, row, x_BT[row, first:]) for row in range(passes.B)}
+            index = yield from write_rows(passes, x_BT, first, writers, index, ended)
+            ended = {row for row in range(passes.B) if bool(torch.isin(x_BT[row, P:], passes.end_ids).any())}
+            if len(ended) == passes.B:
                 return
 
-    def propose(
-        self, logits_LV: torch.Tensor, passes: Passes, row: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Per position: the token to commit, its probability, and the rank by which positions are chosen (L)."""
-        token_L = add_noise(logits_LV, self.temperature, passes.draws, row).argmax(-1)
-        probability_L = logits_LV.softmax(-1).gather(-1, token_L[:, None])[:, 0]
-        if self.remasking == "low_confidence":
-            return token_L, probability_L, probability_L
-        return token_L, probability_L, passes.draws.uniform(row, (len(token_L),)).to(probability_L)
+    def write(self, passes: Passes, row: int, x_L: torch.Tensor) -> RowWriter:
+        for count in schedule(len(x_L), self.passes_per_block):
+            masked_L = x_L == passes.special.mask
+            if not bool(masked_L.any()):
+                return
+            logits_LV = (yield None).float()
+            token_L = add_noise(logits_LV, self.temperature, passes.draws, row).argmax(-1)
+            probability_L = logits_LV.softmax(-1).gather(-1, token_L[:, None])[:, 0]
+            rank_L = probability_L
+            if self.remasking == "random":
+                rank_L = passes.draws.uniform(row, (len(token_L),)).to(probability_L)
+            order = most_confident(rank_L.masked_fill(~masked_L, -torch.inf), min(count, int(masked_L.sum())))
+            committed_L = torch.zeros_like(masked_L)
+            committed_L[order] = True
+            x_L[order] = token_L[order]
+            yield committed_L, probability_L.masked_fill(~masked_L, torch.nan)

@@ -6,22 +6,17 @@ from a cache; without one, each pass runs over the whole sequence so far and giv
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 
 from floatlens.decode.draws import filter_top_k_first, transfers
 from floatlens.decode.network import ForwardPass, Passes
-from floatlens.decode.sampler import AT_LEAST_1, Sampler, setting, top_k, top_p
+from floatlens.decode.sampler import AT_LEAST_1, RowWriter, Sampler, setting, top_k, top_p, write_rows
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-
-DONE = object()
-# Yields None to ask for a pass, receives the logits of the block (L, V), and yields which positions it wrote and the
-# confidence of all of them (L).
-BlockWriter: TypeAlias = Generator[Any, Any, None]
 
 
 def visible(blocks_BT: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -192,13 +187,13 @@ class AlignedBlocks(Blocks):
         """True for the masks that a step commits; `count` is the planned number."""
         raise NotImplementedError
 
-    def write(self, passes: Passes, row: int, first: int, x_T: torch.Tensor) -> BlockWriter:
+    def write(self, passes: Passes, row: int, first: int, x_T: torch.Tensor) -> RowWriter:
         """Write the block of one row from `first` to the end of `x_T`, in place."""
         for count in transfers(self.block_length, self.passes_per_block):
             masked_L = x_T[first:] == passes.special.mask
             if not bool(masked_L.any()) or self.is_finished(passes, x_T[passes.ends[row] :]):
                 return
-            logits_LV = yield None
+            logits_LV = (yield None).float()
             token_L, probability_L = self.propose(logits_LV, passes, row)
             chosen_L = self.choose(logits_LV, probability_L, masked_L, count)
             x_T[first:][chosen_L] = token_L[chosen_L]
@@ -227,18 +222,9 @@ class AlignedBlocks(Blocks):
         x_BN = passes.append_masks(passes.ids_BP, max(stops) - passes.P)
         for first in range(min(ends) // L * L, max(stops), L):
             rows = [row for row in range(B) if ends[row] // L * L <= first < stops[row]]
-            writers = {row: self.write(passes, row, first, x_BN[row, : first + L]) for row in rows}
-            while writers := {row: one for row, one in writers.items() if next(one, DONE) is not DONE}:
-                x_BT = x_BN[:, : first + L].clone()
-                _, logits_BLV = passes(x_BT)
-                committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
-                confidence_BT = torch.full(x_BT.shape, torch.nan, device=x_BT.device)
-                for row, writer in writers.items():
-                    committed_BT[row, first:], confidence_BT[row, first:] = writer.send(logits_BLV[row].float())
-                running_B = torch.tensor([row in writers for row in range(B)], device=x_BT.device)
-                after_BT, some_B = x_BN[:, : first + L].clone(), None if len(writers) == B else running_B
-                yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, passes.active, some_B)
-                index += 1
+            x_BT = x_BN[:, : first + L]
+            writers = {row: self.write(passes, row, first, x_BT[row]) for row in rows}
+            index = yield from write_rows(passes, x_BT, first, writers, index)
             for row in rows:
                 if self.is_last(passes, x_BN[row, ends[row] : first + L]):
                     stops[row] = first + L

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import AlignedBlocks, BlockWriter
+from floatlens.decode.blocks import AlignedBlocks
 from floatlens.decode.draws import above_or_best
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import AT_LEAST_0, AT_LEAST_1, register_sampler, setting
+from floatlens.decode.sampler import AT_LEAST_0, AT_LEAST_1, RowWriter, register_sampler, setting
 from floatlens.errors import FloatLensError
 
 THRESHOLD = "Masks whose confidence is above it are committed at once."
@@ -77,7 +77,7 @@ class LLaDA21(AlignedBlocks):
         # Each pass over masks commits at least one. The factor 2 leaves room for tokens that are edited back to a mask.
         return 2 * self.block_length + self.max_post_steps
 
-    def write(self, passes: Passes, row: int, first: int, x_T: torch.Tensor) -> BlockWriter:
+    def write(self, passes: Passes, row: int, first: int, x_T: torch.Tensor) -> RowWriter:
         mask, post_steps, x_L = passes.special.mask, 0, x_T[first:]
         written_L = torch.arange(first, len(x_T), device=x_T.device) >= passes.ends[row]
         for _ in range(self.passes_per_block):
@@ -87,7 +87,7 @@ class LLaDA21(AlignedBlocks):
                 post_steps += 1
                 if post_steps > self.max_post_steps:
                     return
-            token_L, probability_L = self.propose((yield None), passes, row)
+            token_L, probability_L = self.propose((yield None).float(), passes, row)
             filled_L = above_or_best(probability_L, masked_L, self.num_to_transfer, self.threshold)
             edited_L = written_L & ~masked_L & (token_L != before_L) & (probability_L > self.editing_threshold)
             chosen_L = filled_L | edited_L

@@ -6,10 +6,10 @@ A setting is declared once, with type, default, help and limits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from dataclasses import Field, asdict, dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 
@@ -125,6 +125,40 @@ class Sampler:
         return asdict(self)
 
 
+# Writes one row: yields None to ask for a pass, receives the logits of the positions to write (L, V), writes into the row,
+# and yields which positions it wrote and the confidence of all of them (L).
+RowWriter: TypeAlias = Generator[Any, Any, None]
+DONE = object()
+
+
+def write_rows(
+    passes: Passes,
+    x_BT: torch.Tensor,
+    first: int,
+    writers: dict[int, RowWriter],
+    index: int = 0,
+    ended: Set[int] = frozenset(),
+) -> Generator[Step, None, int]:
+    """Have rows of `x_BT` written in place from column `first` on, with the same passes; return the index of the next step.
+
+    A row without a writer is not running, nor one whose writer has finished, nor one that has `ended`.
+    """
+    while writers := {row: one for row, one in writers.items() if next(one, DONE) is not DONE}:
+        before_BT = x_BT.clone()
+        _, logits_BLV = passes(before_BT)
+        committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
+        confidence_BT = torch.full(x_BT.shape, torch.nan, device=x_BT.device)
+        for row, writer in writers.items():
+            written = writer.send(logits_BLV[row])
+            if row not in ended:
+                committed_BT[row, first:], confidence_BT[row, first:] = written
+        running = [row in writers and row not in ended for row in range(passes.B)]
+        running_B = None if all(running) else torch.tensor(running, device=x_BT.device)
+        yield Step(index, before_BT, x_BT.clone(), committed_BT, confidence_BT, passes.active, running_B)
+        index += 1
+    return index
+
+
 # The candidates of a step in one row: their indices among the new positions, their tokens, the probabilities of these,
 # and which of the candidates are committed.
 Candidates = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -156,24 +190,23 @@ class Denoising(Sampler):
         raise NotImplementedError
 
     def sample(self, passes: Passes) -> Iterator[Step]:
-        P, x_BT = passes.P, passes.with_masks()
-        masked_BN = x_BT[:, P:] == passes.special.mask
+        x_BT, P = passes.with_masks(), passes.P
+        yield from write_rows(passes, x_BT, P, {row: self.write(passes, row, x_BT[row, P:]) for row in range(passes.B)})
+
+    def write(self, passes: Passes, row: int, x_N: torch.Tensor) -> RowWriter:
+        masked_N = x_N == passes.special.mask
         for index in range(self.step_count):
-            _, logits_BNV = passes(x_BT)
-            after_BT = x_BT.clone()
-            committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
-            confidence_BT = torch.full(x_BT.shape, torch.nan, dtype=torch.float32, device=x_BT.device)
-            for row in range(passes.B):
-                masked_M = masked_BN[row].nonzero()[:, 0]
-                if not len(masked_M):
-                    continue
-                at_C, token_C, probability_C, chosen = self.choose(passes, row, index, logits_BNV[row], masked_M)
-                confidence_BT[row, P + at_C] = probability_C.float()
-                after_BT[row, P + at_C[chosen]] = token_C[chosen]
-                committed_BT[row, P + at_C[chosen]] = True
-            yield Step(index, x_BT, after_BT, committed_BT, confidence_BT, passes.active)
-            x_BT = after_BT
-            masked_BN = x_BT[:, P:] == passes.special.mask if self.masks_again else masked_BN & ~committed_BT[:, P:]
+            logits_NV = yield None
+            committed_N = torch.zeros_like(masked_N)
+            confidence_N = torch.full(x_N.shape, torch.nan, device=x_N.device)
+            if bool(masked_N.any()):
+                masked_M = masked_N.nonzero()[:, 0]
+                at_C, token_C, probability_C, chosen = self.choose(passes, row, index, logits_NV, masked_M)
+                confidence_N[at_C] = probability_C.float()
+                committed_N[at_C[chosen]] = True
+                x_N[at_C[chosen]] = token_C[chosen]
+            yield committed_N, confidence_N
+            masked_N = x_N == passes.special.mask if self.masks_again else masked_N & ~committed_N
 
 
 # Settings of several samplers.
