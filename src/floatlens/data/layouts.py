@@ -25,10 +25,6 @@ GOLD = ("gold", "isgold", "is_gold", "is_supporting")
 META = ("kind", "relation", "subject", "type", "level")  # kept in a sample's meta, for findings that split by them
 
 
-class BadRecord(ValueError):
-    """Raised by a layout when a record cannot be converted to a sample; the message is the reason."""
-
-
 def from_fields(
     record: Record,
     *,
@@ -64,7 +60,7 @@ def keyvalue(record: Record) -> Sample:
     pairs = _pairs(record.get("ordered_kv_records"), "ordered_kv_records")
     passages = [Passage(str(v), title=str(k), gold=k == key) for k, v in pairs]
     if not any(passage.gold for passage in passages):
-        raise BadRecord(f"key {key[:40]!r} is not among the {len(pairs)} pairs")
+        raise FloatLensError(f"key {key[:40]!r} is not among the {len(pairs)} pairs")
     return Sample(id_of(record), f"What is the value of {key}?", [value], passages)
 
 
@@ -86,7 +82,7 @@ def _pairs(value: Any, name: str, second: str = "") -> list[Sequence[Any]]:
         return list(zip(value["title"], value[second], strict=False))
     if isinstance(value, list) and all(isinstance(item, list) and len(item) == 2 for item in value):
         return value
-    raise BadRecord(f"{name} is {kind(value)}; expected a list of pairs")
+    raise FloatLensError(f"{name} is {kind(value)}; expected a list of pairs")
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -108,12 +104,12 @@ def first_of(record: Record, names: Sequence[str]) -> str | None:
 
 
 def _required(record: Record, names: Sequence[str], role: str) -> str:
-    """Return the name of the field for a role; BadRecord if it is empty, or if the record has none of the names."""
+    """Return the name of the field for a role; FloatLensError if it is empty, or if the record has none of the names."""
     if name := first_of(record, names):
         return name
     if empty := next((name for name in names if name in record), None):
-        raise BadRecord(f"{empty} is empty; expected the {role}")
-    raise BadRecord(
+        raise FloatLensError(f"{empty} is empty; expected the {role}")
+    raise FloatLensError(
         f"has no {role}; expected the field {' or '.join(names)}, found {_fields(record)}; "
         f"name it with --columns {role}=NAME"
     )
@@ -124,9 +120,9 @@ def text_of(record: Record, names: Sequence[str], role: str) -> str:
     name = _required(record, names, role)
     value = record[name]
     if not isinstance(value, str):
-        raise BadRecord(f"{name} is {kind(value)}; expected a string")
+        raise FloatLensError(f"{name} is {kind(value)}; expected a string")
     if not value.strip():
-        raise BadRecord(f"{name} is blank; expected the {role}")
+        raise FloatLensError(f"{name} is blank; expected the {role}")
     return value
 
 
@@ -137,7 +133,7 @@ def id_of(record: Record, names: Sequence[str] = ID) -> str:
         return ""
     value = record[name]
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise BadRecord(f"{name} is {kind(value)}; expected a string or an integer")
+        raise FloatLensError(f"{name} is {kind(value)}; expected a string or an integer")
     return str(value)
 
 
@@ -161,7 +157,7 @@ def _answer(item: Any) -> str:
 
 
 def answers_of(record: Record, names: Sequence[str]) -> list[str]:
-    """Return the accepted answers; BadRecord if there is none."""
+    """Return the accepted answers; FloatLensError if there is none."""
     name = _required(record, names, "answers")
     answers = gold_answers(record, names)
     if answers:
@@ -169,8 +165,8 @@ def answers_of(record: Record, names: Sequence[str]) -> list[str]:
     value = record[name]
     if isinstance(value, list):
         inside = ", ".join(sorted({kind(item) for item in value})) or "nothing"
-        raise BadRecord(f"{name} has no answer that is a non-blank string (it has {inside})")
-    raise BadRecord(f"{name} is {kind(value)}; expected a string or a list of strings")
+        raise FloatLensError(f"{name} has no answer that is a non-blank string (it has {inside})")
+    raise FloatLensError(f"{name} is {kind(value)}; expected a string or a list of strings")
 
 
 def passages_of(value: Any, name: str, gold: Any = None) -> list[Passage]:
@@ -178,16 +174,16 @@ def passages_of(value: Any, name: str, gold: Any = None) -> list[Passage]:
     if isinstance(value, str | Mapping):
         value = [value] if value else []
     if not isinstance(value, list):
-        raise BadRecord(f"{name} is {kind(value)}; expected a list of passages")
+        raise FloatLensError(f"{name} is {kind(value)}; expected a list of passages")
     passages = [_passage(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if gold is None or (isinstance(gold, float) and math.isnan(gold)):
         return passages
     indices = gold if isinstance(gold, list) else [gold]
     for index in indices:
         if isinstance(index, bool) or not isinstance(index, int):
-            raise BadRecord(f"gold is {kind(index)}; expected the index of a passage, counted from 0")
+            raise FloatLensError(f"gold is {kind(index)}; expected the index of a passage, counted from 0")
         if not 0 <= index < len(passages):
-            raise BadRecord(f"gold {index} is out of range; there are {len(passages)} passages, counted from 0")
+            raise FloatLensError(f"gold {index} is out of range; there are {len(passages)} passages, counted from 0")
     return [Passage(p.text, p.title, gold=i in indices) for i, p in enumerate(passages)]
 
 
@@ -195,14 +191,14 @@ def _passage(item: Any, where: str) -> Passage:
     if isinstance(item, str):
         return Passage(item)
     if not isinstance(item, Mapping):
-        raise BadRecord(f"{where} is {kind(item)}; expected a string or an object with a text")
+        raise FloatLensError(f"{where} is {kind(item)}; expected a string or an object with a text")
     name = first_of(item, TEXT)
     title = item.get(first_of(item, TITLE) or "", "")
     text = item[name] if name else title
     if not name and not title:
-        raise BadRecord(f"{where} has no text; expected the field {' or '.join(TEXT[:3])}, found {_fields(item)}")
+        raise FloatLensError(f"{where} has no text; expected the field {' or '.join(TEXT[:3])}, found {_fields(item)}")
     if not isinstance(text, str) or not isinstance(title, str):
-        raise BadRecord(f"{where} has a text or title that is not a string")
+        raise FloatLensError(f"{where} has a text or title that is not a string")
     return Passage(text, title if name else "", gold=bool(item.get(first_of(item, GOLD) or "")))
 
 

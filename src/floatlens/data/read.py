@@ -228,31 +228,21 @@ def samples(
     seen: dict[str, int] = {}
     for line, record in records:
         chosen = chosen or next((each for each in known.values() if each.matches(record)), None)
+        layout = chosen or known["columns"]
         try:
-            sample = _sample(chosen or known["columns"], record)
-        except ValueError as problem:
-            problems.add(source, line, str(problem))
+            sample = layout.sample(record)
+        except (FloatLensError, LookupError, TypeError, ValueError) as error:
+            failed = f"reader {layout.name} failed ({type(error).__name__}: {error})"
+            problems.add(source, line, str(error) if isinstance(error, FloatLensError) else failed)
             continue
+        if not isinstance(sample, Sample):
+            raise FloatLensError(f"reader {layout.name} returned {type(sample).__name__}; expected a floatlens.Sample")
         sample = sample if sample.id else replace(sample, id=f"{prefix}-{line}")
         if sample.id in seen:
             problems.add(source, line, f"id {sample.id[:80]!r} was already used on line {seen[sample.id]}")
             continue
         seen[sample.id] = line
         yield sample
-
-
-def _sample(layout: RecordLayout, record: Record) -> Sample:
-    from floatlens.data.layouts import BadRecord
-
-    try:
-        made = layout.sample(record)
-    except BadRecord:
-        raise
-    except (LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"reader {layout.name} failed ({type(error).__name__}: {error})") from error
-    if not isinstance(made, Sample):
-        raise FloatLensError(f"reader {layout.name} returned {type(made).__name__}; expected a floatlens.Sample")
-    return made
 
 
 def take(items: Iterable[T], limit: int | None, seed: int | None = None) -> Iterator[T]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floatlens.data.formats import records_of
-from floatlens.data.layouts import BadRecord, id_of, passages_of
+from floatlens.data.layouts import id_of, passages_of
 from floatlens.data.read import Problems
 from floatlens.data.sample import Passage, Sample, contains_words, normalise
 from floatlens.errors import FloatLensError
@@ -143,7 +143,7 @@ def read_documents(path: Path, problems: Problems) -> Iterator[Document]:
         try:
             (passage,) = passages_of([record], "document")
             yield Document(id_of(record) or str(line), Passage(passage.text, passage.title))
-        except BadRecord as problem:
+        except FloatLensError as problem:
             problems.add(path.name, line, str(problem))
 
 
