@@ -30,7 +30,7 @@ from floatlens.evaluation.loop import Case, Checksums, Experiment, ModelWorker, 
 from floatlens.evaluation.sources import Key
 from floatlens.evaluation.summary import difference, values_and_intervals
 from floatlens.interventions.intervention import Intervention
-from floatlens.interventions.run import Change, holding, in_force
+from floatlens.interventions.run import holding, in_force, prepare
 from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Run, Sampling
 from floatlens.store.engine import Engine, ProgressCallback
@@ -172,10 +172,10 @@ def replay(
     lens: Lens, batch: PromptBatch, settings: Sampler, trajectory: Sequence[torch.Tensor]
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Run each sequence under the current interventions; yield the logits (B, N, V) and the column of their first token."""
-    passes, new_tokens = lens.passes(batch, settings), lens._new_positions(batch, settings)
-    change = Change(lens, in_force(lens), batch, new_tokens) if in_force(lens) else None
+    passes = lens.passes(batch, settings)
+    acting = prepare(lens, in_force(lens), batch, lens._new_positions(batch, settings))
     for step, tokens_BT in enumerate(trajectory):
-        with change.acting(step, tokens_BT) if change is not None else nullcontext():
+        with acting(step, tokens_BT):
             logits = passes(tokens_BT)
         yield logits
 

@@ -18,6 +18,7 @@ from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import Session
 from floatlens.data.token_kinds import GROUPS as GROUP_OF
 from floatlens.data.token_kinds import classify
+from floatlens.decode.network import ForwardPass
 from floatlens.errors import FloatLensError
 from floatlens.interventions.settings import select_numbers
 from floatlens.models.family import Family
@@ -44,6 +45,7 @@ class DecodingState:
     ) -> None:
         self.batch, self.new_tokens, self.family, self.strings = batch, new_tokens, family, strings
         self.tokens_BT, self.step, self.pads = tokens_BT, 0, batch.pads
+        self.forward: ForwardPass | None = None
         self.B, self.P = batch.ids_BP.shape
         self.N = self.P + new_tokens
         self.shortest = min(len(p.ids) for p in batch.prompts) + (0 if family.cached else new_tokens)
@@ -56,9 +58,9 @@ class DecodingState:
         """Number of positions so far, including padding."""
         return self.tokens_BT.shape[1]
 
-    def begin_pass(self, tokens_BT: torch.Tensor) -> None:
+    def begin_pass(self, tokens_BT: torch.Tensor, forward: ForwardPass | None = None) -> None:
         """Prepare for a forward pass over these tokens; a step may take several."""
-        self.tokens_BT = tokens_BT
+        self.tokens_BT, self.forward = tokens_BT, forward
         self._received = {}
 
     def received(self, layer: int, inputs: Inputs) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import torch
 from floatlens.attention.call import Inputs
 from floatlens.attention.hook import changing
 from floatlens.attention.prompt_batch import PromptBatch
-from floatlens.decode.network import ForwardPass, current_pass
+from floatlens.decode.network import current_pass
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.interventions.attention_call import AttentionCall
@@ -57,13 +57,13 @@ def stepwise(
     lens: Lens, steps: Iterator[Step], interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int
 ) -> Iterator[Step]:
     """The steps of a sampler under interventions. Raises an error before the first step if the prompts do not fit."""
-    change = Change(lens, interventions, batch, new_tokens)
+    acting = prepare(lens, interventions, batch, new_tokens)
 
     def changed() -> Iterator[Step]:
-        index, tokens_BT = 0, change.state.tokens_BT
+        index, tokens_BT = 0, first_tokens(lens, batch, new_tokens)
         while True:
             # Only while a forward pass runs: between two steps the model is unchanged.
-            with change.acting(index, tokens_BT):
+            with acting(index, tokens_BT):
                 step = next(steps, None)
             if step is None:
                 return
@@ -73,63 +73,67 @@ def stepwise(
     return changed()
 
 
-class Change:
-    """The change that the attention function calls: applies each intervention of the layer and computes the result."""
+def prepare(
+    lens: Lens, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int
+) -> Callable[[int, torch.Tensor], AbstractContextManager[None]]:
+    """Begin the run of a batch; return the block in which interventions act on the step of a number and its tokens (B, T).
 
-    def __init__(self, lens: Lens, interventions: Sequence[Intervention], batch: PromptBatch, new_tokens: int) -> None:
-        self.lens, self.called = lens, set[int]()
-        self.forward: ForwardPass | None = None
-        tokens_BT = batch.ids_BP
-        if lens.has_mask:
-            tail_BN = batch.tail_BN()
-            masks_BN = tokens_BT.new_full((len(tokens_BT), new_tokens), lens.mask_id) if tail_BN is None else tail_BN
-            tokens_BT = torch.cat([tokens_BT, masks_BN], 1)
+    Without interventions, nothing happens in the block. A layer that should be changed and was never called is an error:
+    the interventions would silently do nothing.
+    """
+    if not interventions:
+        return lambda step, tokens_BT: nullcontext()
 
-        def strings(ids: Sequence[int]) -> list[str]:
-            pieces = lens.token_strings(list(dict.fromkeys(ids)))
-            return [pieces[str(i)] for i in ids]
+    def strings(ids: Sequence[int]) -> list[str]:
+        pieces = lens.token_strings(list(dict.fromkeys(ids)))
+        return [pieces[str(i)] for i in ids]
 
-        self.state = DecodingState(batch, new_tokens, lens.family, strings, tokens_BT)
-        self.by_layer: dict[int, list[Intervention]] = {}
-        with_attention = set(attention_layers(lens.config))
-        for one in interventions:
-            one.begin(self.state)
-            layers = one.layer_numbers(lens.shape)
-            for layer in layers:
-                self.by_layer.setdefault(layer, []).append(one)
-            if not with_attention.intersection(layers):
-                raise FloatLensError(
-                    f"{one} would change nothing: none of the layers {', '.join(map(str, layers))} of {lens.name} computes "
-                    f"attention; choose from {', '.join(map(str, sorted(with_attention)))}"
-                )
-        self.expected = set(self.by_layer) & with_attention
+    state = DecodingState(batch, new_tokens, lens.family, strings, first_tokens(lens, batch, new_tokens))
+    by_layer: dict[int, list[Intervention]] = {}
+    with_attention, called = set(attention_layers(lens.config)), set[int]()
+    for one in interventions:
+        one.begin(state)
+        layers = one.layer_numbers(lens.shape)
+        for layer in layers:
+            by_layer.setdefault(layer, []).append(one)
+        if not with_attention.intersection(layers):
+            raise FloatLensError(
+                f"{one} would change nothing: none of the layers {', '.join(map(str, layers))} of {lens.name} computes "
+                f"attention; choose from {', '.join(map(str, sorted(with_attention)))}"
+            )
+
+    def change(layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:
+        called.add(layer)
+        if layer not in by_layer:
+            return base(), inputs
+        forward = current_pass()
+        if forward is not None and forward is not state.forward:  # a step may take several passes
+            state.begin_pass(forward.tokens_BT[: state.B], forward)
+        attention = AttentionCall(layer, inputs, state)
+        for one in by_layer[layer]:
+            one.change(attention)
+        return attention.run(base)
 
     @contextmanager
-    def acting(self, step: int, tokens_BT: torch.Tensor) -> Iterator[None]:
-        """Change the attention of a step with these tokens, inside the block.
-
-        A layer that should be changed and was never called is an error: the interventions would silently do nothing.
-        """
-        self.state.step, self.forward = step, None
-        self.state.begin_pass(tokens_BT)
-        with changing(self.lens.model, self):
+    def acting(step: int, tokens_BT: torch.Tensor) -> Iterator[None]:
+        state.step = step
+        state.begin_pass(tokens_BT)
+        with changing(lens.model, change):
             yield
-        if missing := sorted(self.expected - self.called):
-            named = ", ".join(str(one) for one in dict.fromkeys(one for n in missing for one in self.by_layer[n]))
+        if missing := sorted(set(by_layer) & with_attention - called):
+            named = ", ".join(str(one) for one in dict.fromkeys(one for n in missing for one in by_layer[n]))
             raise FloatLensError(
-                f"{named} changed nothing in layer {missing[0]} of {type(self.lens.model).__name__}: its attention does not "
+                f"{named} changed nothing in layer {missing[0]} of {type(lens.model).__name__}: its attention does not "
                 f"use transformers' attention interface, so it cannot be traced or changed"
             )
 
-    def __call__(self, layer: int, inputs: Inputs, base: Callable[[], Any]) -> tuple[Any, Inputs]:
-        self.called.add(layer)
-        if layer not in self.by_layer:
-            return base(), inputs
-        forward = current_pass()
-        if forward is not None and forward is not self.forward:  # a step may take several passes
-            self.forward = forward
-            self.state.begin_pass(forward.tokens_BT[: self.state.B])
-        attention = AttentionCall(layer, inputs, self.state)
-        for one in self.by_layer[layer]:
-            one.change(attention)
-        return attention.run(base)
+    return acting
+
+
+def first_tokens(lens: Lens, batch: PromptBatch, new_tokens: int) -> torch.Tensor:
+    """The tokens of the first step: the prompts, and the masks of a model that fills them (B, T)."""
+    if not lens.has_mask:
+        return batch.ids_BP
+    tail_BN = batch.tail_BN()
+    masks_BN = batch.ids_BP.new_full((len(batch.prompts), new_tokens), lens.mask_id) if tail_BN is None else tail_BN
+    return torch.cat([batch.ids_BP, masks_BN], 1)
