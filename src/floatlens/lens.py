@@ -98,7 +98,7 @@ class Lens:
                 raise FloatLensError(
                     "an adapter needs all weights in one process; load with device_map instead of tp_plan"
                 )
-            model = apply_adapter(model, self.checkpoint, allow_pickle=self.options.allow_pickle)
+            model = apply_adapter(model, self.checkpoint)
             if self.family.kind == "mdm" and (folder / MASK).is_file():
                 give_mask_vector(model, folder, find_mask_id(model.config, self.tokenizer))
         return redraw(model) if self.options.untrained else model
@@ -472,7 +472,7 @@ class Lens:
             contains tokens that are revealed together. An autoregressive model only supports "left-to-right", and a block
             model an order that finishes each block before the next.
         seed
-            Seed of a random order, and of the random tokens that DiffusionGemma uses instead of masks.
+            Seed of a random order.
         regions
             Regions inside the answer: see `text_prompt`.
         **recording

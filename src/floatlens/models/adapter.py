@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG, MASK = "adapter_config.json", "mask.safetensors"
-WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+WEIGHTS = "adapter_model.safetensors"
 FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>A|B)\.weight")
 # peft takes the keys of rank_pattern and alpha_pattern as regular expressions, which may take for ever to match.
 MODULE_NAME = re.compile(r"\^?\w[\w.-]*")
@@ -88,25 +88,13 @@ def check_folder(folder: Path) -> None:
     read_config(folder)
 
 
-def read_tensors(folder: Path, *, allow_pickle: bool = False) -> dict[str, Tensor]:
-    """The adapter's tensors by name; a pickle is rejected unless `allow_pickle` is set."""
-    if (folder / WEIGHTS).is_file():
-        return read_safetensors(folder / WEIGHTS)
-    path = folder / PICKLE
-    if not path.is_file():
-        raise FloatLensError(f"{folder / WEIGHTS} is missing: an adapter holds its weights as safetensors")
-    if not allow_pickle:
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The adapter's tensors by name."""
+    if not (folder / WEIGHTS).is_file():
         raise FloatLensError(
-            f"the adapter {folder} holds its weights as {PICKLE}, a pickle: convert it to safetensors, or trust it "
-            "with --allow-pickle (allow_pickle=True)"
+            f"{folder / WEIGHTS} is missing: an adapter holds its weights as safetensors, never as a pickle"
         )
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle fails anywhere
-        raise FloatLensError(f"{path} cannot be read: {one_line(error)}") from error
-    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-        raise FloatLensError(f"{path} should hold tensors by name")
-    return found
+    return read_safetensors(folder / WEIGHTS)
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -124,11 +112,11 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint, *, allow_pickle: bool = False) -> PreTrainedModel:
+def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint) -> PreTrainedModel:
     """Apply the checkpoint's adapter to the model in place, and return the model; see the module docstring."""
     folder, family = checkpoint.adapter, checkpoint.family
     assert folder is not None
-    config, tensors = read_config(folder), read_tensors(folder, allow_pickle=allow_pickle)
+    config, tensors = read_config(folder), read_tensors(folder)
     problem = f"adapter {folder} does not fit {checkpoint.name}"
     factors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():

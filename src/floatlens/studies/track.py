@@ -236,7 +236,7 @@ def check_series(specs: Sequence[str], load: Load, skip_broken: bool) -> tuple[l
             if checkpoint.folder is not None:
                 check_weights(checkpoint)
             if checkpoint.adapter is not None:
-                read_tensors(checkpoint.adapter, allow_pickle=load.allow_pickle)
+                read_tensors(checkpoint.adapter)
         except FloatLensError as error:
             broken[spec] = str(error)
         else:
