@@ -18,7 +18,7 @@ import torch
 from floatlens.decode.blocks import BlockPasses, Blocks
 from floatlens.decode.draws import add_noise, most_confident
 from floatlens.decode.network import Passes, guided
-from floatlens.decode.sampler import RowWriter, cfg_scale, register_sampler, remasking, setting, write_rows
+from floatlens.decode.sampler import RowWriter, cache, cfg_scale, register_sampler, remasking, setting, write_rows
 from floatlens.decode.step import Step
 
 
@@ -87,6 +87,7 @@ class BD3LM(Blocks):
 
     passes: ClassVar[type[Passes]] = AppendedBlockPasses
 
+    cache: bool = cache()
     cfg_scale: float = cfg_scale()
     remasking: str = remasking()
     right_shift_logits: bool = setting(False, "Whether row j - 1 writes position j.")

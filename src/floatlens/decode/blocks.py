@@ -14,7 +14,7 @@ import torch
 
 from floatlens.decode.draws import filter_top_k_first, transfers
 from floatlens.decode.network import ForwardPass, Passes
-from floatlens.decode.sampler import AT_LEAST_1, RowWriter, Sampler, setting, top_k, top_p, write_rows
+from floatlens.decode.sampler import AT_LEAST_1, RowWriter, Sampler, cache, setting, top_k, top_p, write_rows
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 
@@ -119,7 +119,6 @@ class Blocks(Sampler):
     )
     block_length: int = setting(32, "Tokens per block; the model's own by default.", AT_LEAST_1)
     steps_per_block: int | None = setting(None, "Denoising steps per block, instead of steps.", AT_LEAST_1)
-    cache: bool = setting(True, "Keep the keys and values of finished blocks in a cache.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,6 +155,7 @@ class AlignedBlocks(Blocks):
     aligned: ClassVar[bool] = True
     filters_greedy: ClassVar[bool] = True  # whether top_p and top_k also change probabilities at temperature 0
 
+    cache: bool = cache()
     top_p: float | None = top_p()
     top_k: int | None = top_k()
 

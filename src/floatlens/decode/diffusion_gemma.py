@@ -16,7 +16,6 @@ import torch
 
 from floatlens.decode.blocks import Blocks
 from floatlens.decode.network import ForwardPass, Passes
-from floatlens.decode.replay import check_order
 from floatlens.decode.sampler import ABOVE_0, AT_LEAST_0, AT_LEAST_1, register_sampler, setting
 from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
@@ -70,6 +69,7 @@ class DiffusionGemma(Blocks):
     """
 
     passes: ClassVar[type[Passes]] = GemmaPasses
+    replays: ClassVar[bool] = False  # there is no mask that hides a token
     batched: ClassVar[bool] = False
     revises: ClassVar[bool] = True
 
@@ -90,8 +90,6 @@ class DiffusionGemma(Blocks):
             raise FloatLensError(
                 f"temperature {self.temperature} is not used by DiffusionGemma; pass t_min and t_max instead"
             )
-        if not self.cache:
-            raise FloatLensError("DiffusionGemma needs cache=True, because its decoder reads the encoder's cache")
 
     @property
     def passes_per_block(self) -> int:
@@ -102,38 +100,6 @@ class DiffusionGemma(Blocks):
     def canvas(self, prompt_length: int) -> int:
         """Number of new positions: whole canvases."""
         return self.blocks * self.block_length
-
-    def replay(self, passes: Passes) -> Iterator[Step]:
-        """Reveal a given text canvas by canvas. Positions that are not yet revealed hold random tokens, new ones per step.
-
-        As in sampling, a pass is conditioned on the logits of the previous one, at the temperature of its step.
-        """
-        from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
-
-        assert isinstance(passes, GemmaPasses)
-        script, L, P, ids_BP, draws = passes.scripts[0], self.block_length, passes.P, passes.ids_BP, passes.draws
-        check_order(script, [index // L for index in range(len(script.ids))])
-        vocabulary = passes.network.model.config.get_text_config(decoder=True).vocab_size
-        text_N, at_N = torch.tensor(script.ids, device=ids_BP.device), torch.tensor(script.at, device=ids_BP.device)
-        index = 0
-        for first in range(0, len(script.ids), L):
-            token_BL, at_BL = text_N[None, first : first + L], at_N[None, first : first + L]
-            passes.encode(torch.cat([ids_BP, text_N[None, :first]], 1))
-            final = first + L >= len(script.ids)
-            end = script.steps if final else int(at_BL.max()) + 1
-            cool = own.LinearTemperatureScheduleLogitsProcessor(self.t_min, self.t_max, end - index)
-            for step in range(index, end):
-                noise_BL = draws.integers(0, vocabulary, tuple(token_BL.shape)).to(ids_BP.device)
-                canvas_BL = torch.where(at_BL < step, token_BL, noise_BL)
-                seen_BT = torch.cat([ids_BP, text_N[None, :first], canvas_BL], 1)
-                left = torch.tensor(end - step, device=ids_BP.device, dtype=torch.int32)
-                logits_BLV = cool(seen_BT, passes.logits(seen_BT), cur_step=left)
-                passes.condition(logits_BLV)
-                given_BL = logits_BLV.softmax(-1, dtype=torch.float32).gather(-1, token_BL[..., None])[..., 0]
-                now_BL = at_BL == step
-                confidence_BL, active = given_BL.masked_fill(~now_BL, torch.nan), range(P + first, seen_BT.shape[1])
-                yield write_step(step, seen_BT, P + first, token_BL, now_BL, confidence_BL, active=active)
-            index = end
 
     def sample(self, passes: Passes) -> Iterator[Step]:
         from transformers.models.diffusion_gemma import generation_diffusion_gemma as own

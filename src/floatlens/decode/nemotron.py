@@ -20,7 +20,6 @@ from floatlens.decode.llada2 import is_written_to_its_end
 from floatlens.decode.network import Passes
 from floatlens.decode.sampler import ABOVE_0, end_think_token_id, max_thinking_tokens, register_sampler, setting
 from floatlens.decode.step import Step, write_step
-from floatlens.errors import FloatLensError
 
 
 @register_sampler("nemotron")
@@ -46,8 +45,6 @@ class Nemotron(Blocks):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_thinking(self.max_thinking_tokens, self.end_think_token_id)
-        if not self.cache:
-            raise FloatLensError("nemotron needs cache=True: the pass that stores a block begins the next one")
 
     def canvas(self, prompt_length: int) -> int:
         """Number of new positions: whole blocks."""

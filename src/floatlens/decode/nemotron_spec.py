@@ -19,7 +19,6 @@ from floatlens.decode.nemotron import choose, propose
 from floatlens.decode.network import Passes
 from floatlens.decode.sampler import AT_LEAST_0, register_sampler, setting
 from floatlens.decode.step import Step, write_step
-from floatlens.errors import FloatLensError
 
 
 @register_sampler("nemotron-spec")
@@ -43,10 +42,6 @@ class Speculation(Blocks):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "steps", None)  # shared by all models of a comparison, but not used here
-        if not self.cache:
-            raise FloatLensError(
-                "nemotron-spec needs cache=True: a draft is verified on the cache that it was written on"
-            )
 
     @property
     def step_count(self) -> int:

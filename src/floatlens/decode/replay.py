@@ -43,7 +43,7 @@ class Replay(Sampler):
         return settings_for(sampler, **given)
 
     def sample(self, passes: Passes) -> Iterator[Step]:
-        return passes.settings.replay(passes)
+        return reveal(passes)
 
 
 def can_replay(sampler: str) -> bool:
@@ -54,13 +54,10 @@ def can_replay(sampler: str) -> bool:
 def settings_of(
     scripts: Sequence[Script], family: Family, sampler: str, block_length: int | None = None, seed: int = 0
 ) -> Replay:
-    """Return the settings of a batch of scripts; raise an error if they cannot be replayed together.
-
-    `seed` is for samplers without a mask token, which use random tokens instead.
-    """
+    """Return the settings of a batch of scripts; raise an error if they cannot be replayed together."""
     first = scripts[0]
     if not can_replay(sampler):
-        raise FloatLensError(f"the {sampler} sampler cannot replay a given text, because it names no passes")
+        raise FloatLensError(f"the {sampler} sampler cannot replay a given text")
     if family.kind == "arm":
         for script in scripts:
             if not script.in_sequence:

@@ -84,12 +84,6 @@ class Sampler:
         """Write after the prompts of `passes`, one `Step` per denoising or decoding pass."""
         raise NotImplementedError
 
-    def replay(self, passes: Passes) -> Iterator[Step]:
-        """Reveal the given texts of `passes`, one `Step` per pass."""
-        from floatlens.decode.replay import reveal
-
-        return reveal(passes)
-
     @property
     def step_count(self) -> int:
         """The largest number of forward passes."""
@@ -216,6 +210,10 @@ def top_p() -> Any:
 
 def top_k() -> Any:
     return setting(None, "Draw from this number of most probable tokens; all by default.", AT_LEAST_1)
+
+
+def cache() -> Any:
+    return setting(True, "Keep the keys and values of finished blocks in a cache.")
 
 
 def cfg_scale() -> Any:
