@@ -1,4 +1,4 @@
-"""Templates: the text of a prompt in segments with known regions.
+"""Templates: the text of a prompt in segments with known regions. `prompt.build` fills them.
 
 A template is text with named slots. Its parts are separated by blank lines, so that the part with the question can be before
 the part with the passages, after it, or on both sides. The text after a line `---` is used when there are no passages;

@@ -85,11 +85,9 @@ def add_noise(logits_NV: torch.Tensor, temperature: float, draws: Draws, row: in
 
 
 def most_confident(rank_N: torch.Tensor, count: int) -> torch.Tensor:
-    """Indices of the `count` largest values; ties go to the earlier index.
-
-    Probabilities that round to 1 are often equal. torch.topk does not define their order, which depends on the length of
-    the row, so a padded batch would differ from its rows; the published samplers use it, and differ from this only in ties.
-    """
+    """Indices of the `count` largest values; ties go to the earlier index."""
+    # Probabilities that round to 1 are often equal. torch.topk, as in the published samplers, leaves their order open: it
+    # depends on the length of the row, so a padded batch would differ from its rows.
     return rank_N.sort(descending=True, stable=True).indices[:count]
 
 

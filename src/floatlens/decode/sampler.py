@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import torch
 
 from floatlens.decode.network import Passes, WholePasses
-from floatlens.decode.step import Step
+from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError, check_known
 from floatlens.registry import Registry
 
@@ -138,17 +138,16 @@ def write_rows(
     A row without a writer is not running, nor one whose writer has finished, nor one that has `ended`.
     """
     while writers := {row: one for row, one in writers.items() if next(one, DONE) is not DONE}:
-        before_BT = x_BT.clone()
+        before_BT, after_BL = x_BT.clone(), x_BT[:, first:]
         _, logits_BLV = passes(before_BT)
-        committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)
-        confidence_BT = torch.full(x_BT.shape, torch.nan, device=x_BT.device)
+        chosen_BL = torch.zeros_like(after_BL, dtype=torch.bool)
+        confidence_BL = torch.full(after_BL.shape, torch.nan, device=x_BT.device)
         for row, writer in writers.items():
-            written = writer.send(logits_BLV[row])
-            if row not in ended:
-                committed_BT[row, first:], confidence_BT[row, first:] = written
+            chosen_BL[row], confidence_BL[row] = writer.send(logits_BLV[row])
         running = [row in writers and row not in ended for row in range(passes.B)]
         running_B = None if all(running) else torch.tensor(running, device=x_BT.device)
-        yield Step(index, before_BT, x_BT.clone(), committed_BT, confidence_BT, passes.active, running_B)
+        written_BL = (after_BL, chosen_BL, confidence_BL)
+        yield write_step(index, before_BT, first, *written_BL, active=passes.active, running_B=running_B)
         index += 1
     return index
 

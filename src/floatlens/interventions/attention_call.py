@@ -1,5 +1,7 @@
 """One attention call that interventions can change, and the computation of the changed call.
 
+The change that `run.py` installs makes one per layer and forward pass, and passes it to each intervention of the layer.
+
 The changes commute, so the order of interventions does not matter. With s the scores (after `sharpen`, then `cap`):
 weights = softmax(s + mask + log factors, and the sink's score). A query that would not see any key still sees itself.
 """

@@ -1,4 +1,6 @@
-"""Read GGUF files: each is converted once, then kept in a cache as an ordinary checkpoint.
+"""Read GGUF files for `checkpoint.py` (config), `tokenizer.py` and `weights.py`.
+
+Each is converted once, then kept in a cache as an ordinary checkpoint.
 
 Parsing a GGUF header takes seconds, because every token of its vocabulary becomes a Python object. So config and tokenizer,
 and the weights in each dtype, are written to `cache_folder()` under a key made from the file's SHA-256 and the versions of
