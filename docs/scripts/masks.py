@@ -13,7 +13,7 @@ import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from floatlens.decode.blocks import count_blocks, visible
+from floatlens.decode.network import count_blocks, visible
 from floatlens.findings import style
 
 PROMPT, NEW, BLOCK, WINDOW = 6, 8, 4, 5

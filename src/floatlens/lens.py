@@ -270,7 +270,7 @@ class Lens:
     def passes(self, batch: PromptBatch, settings: Sampler) -> Passes:
         """The forward passes with which the sampler runs the sequences of a batch."""
         own = settings.own(self.sampler) if isinstance(settings, replay.Replay) else settings
-        return own.passes(
+        return Passes(
             Network(self.model, self.family.positions),
             batch.ids_BP,
             batch.real_BP,

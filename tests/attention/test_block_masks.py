@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from floatlens.attention.call import Inputs
 from floatlens.attention.session import Session
 from floatlens.attention.statistic import DEFAULT, MATRICES
-from floatlens.decode.blocks import count_blocks, visible
-from floatlens.decode.network import ForwardPass, _current
+from floatlens.decode.network import ForwardPass, _current, count_blocks, visible
 from tests.attention.test_stream_equals_exact import close, layout
 
 NAMES = [*DEFAULT, *MATRICES]

@@ -11,7 +11,7 @@ import torch
 
 from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
-from floatlens.decode.blocks import visible
+from floatlens.decode.network import visible
 from tests import golden_blocks
 
 pytestmark = pytest.mark.golden

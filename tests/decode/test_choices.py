@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from floatlens.decode.blocks import count_blocks, visible
 from floatlens.decode.draws import most_confident, transfers
 from floatlens.decode.llada import nearest
 from floatlens.decode.llada2 import is_written_to_its_end
 from floatlens.decode.most_certain import put_last
+from floatlens.decode.network import count_blocks, visible
 from floatlens.decode.sampler import settings_for
 
 

@@ -10,7 +10,7 @@ import torch
 
 from floatlens.decode import bd3lm
 from floatlens.decode.draws import Draws, filter_top_k_first
-from floatlens.decode.network import Network
+from floatlens.decode.network import Network, Passes
 from floatlens.decode.sampler import settings_for
 from floatlens.decode.step import SpecialTokens
 from tests import golden_blocks
@@ -70,7 +70,7 @@ def histories(
     pad = options.pop("pad", special.get("pad_token_id", 0))
     network = Watched(lens.model)
     chosen, tokens = settings_for(sampler, **settings), SpecialTokens(special["mask_token_id"], tuple(ends), pad)
-    passes = chosen.passes(network, ids_BP, options.pop("real_BP", None), chosen, special=tokens, **options)
+    passes = Passes(network, ids_BP, options.pop("real_BP", None), chosen, special=tokens, **options)
     steps = chosen.sample(passes)
     made = []
     for step in steps:

@@ -13,7 +13,7 @@ from floatlens.decode.autoregressive import Autoregressive
 from floatlens.decode.draws import Draws
 from floatlens.decode.nemotron import Nemotron
 from floatlens.decode.nemotron_spec import Speculation
-from floatlens.decode.network import Network
+from floatlens.decode.network import Network, Passes
 from floatlens.decode.sampler import Sampler
 from floatlens.decode.step import SpecialTokens, Step
 from tests import golden_modes
@@ -60,7 +60,7 @@ class Megatron(Nemotron):
     remasking: str = "low_confidence"
 
     def begin_block(self, passes: Any, x_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        passes.store(x_BT, *passes.place(x_BT, x_BT.shape[1]))
+        passes.store(x_BT, *self.place(passes, x_BT, x_BT.shape[1]))
         masks_BL = passes.append_masks(x_BT, self.block_length)[:, x_BT.shape[1] :]
         return masks_BL, torch.full(masks_BL.shape, torch.nan)
 
@@ -114,7 +114,7 @@ def written(
         settings["max_new_tokens"] = settings.pop("gen_length")
     chosen, network = kind(**settings), Network(golden_modes.lens(name, family).model)
     special = SpecialTokens(MASK, () if eos is None else (eos,))
-    passes = chosen.passes(network, torch.tensor(prompts(run)), None, chosen, special=special, draws=draws)
+    passes = Passes(network, torch.tensor(prompts(run)), None, chosen, special=special, draws=draws)
     return list(chosen.sample(passes))
 
 

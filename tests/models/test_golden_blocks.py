@@ -10,8 +10,7 @@ import torch
 
 from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
-from floatlens.decode.blocks import visible
-from floatlens.decode.network import ForwardPass, Network
+from floatlens.decode.network import ForwardPass, Network, visible
 from tests import golden_blocks
 
 pytestmark = pytest.mark.golden

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from floatlens.decode.draws import filter_logits
-from floatlens.decode.network import CausalPasses, Passes
+from floatlens.decode.network import Passes
 from floatlens.decode.sampler import Sampler, end_think_token_id, max_thinking_tokens, register_sampler, top_k, top_p
 from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
@@ -20,8 +19,6 @@ from floatlens.errors import FloatLensError
 class Autoregressive(Sampler):
     """Appends up to `max_new_tokens` tokens, greedily at temperature 0. A row that has ended repeats its end token."""
 
-    passes: ClassVar[type[Passes]] = CausalPasses
-
     max_thinking_tokens: int | None = max_thinking_tokens()
     end_think_token_id: int | None = end_think_token_id()
     top_p: float | None = top_p()
@@ -30,6 +27,13 @@ class Autoregressive(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_thinking(self.max_thinking_tokens, self.end_think_token_id)
+
+    def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        logits_B1V, passes.cache = passes.network.extend(x_BT, passes.real(x_BT.shape[1]), passes.cache)
+        return x_BT.shape[1], logits_B1V
+
+    def end(self, passes: Passes, column: int) -> int:
+        return column
 
     def sample(self, passes: Passes) -> Iterator[Step]:
         x_BT, B, P = passes.ids_BP, passes.B, passes.P

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses, Blocks
+from floatlens.decode.blocks import Blocks
 from floatlens.decode.draws import add_noise, most_confident
 from floatlens.decode.network import Passes, guided
 from floatlens.decode.sampler import RowWriter, cache, cfg_scale, register_sampler, remasking, setting, write_rows
@@ -41,41 +40,6 @@ def schedule(masks: int, steps: int) -> list[int]:
     return counts
 
 
-class AppendedBlockPasses(BlockPasses):
-    """Blocks counted from the end of the prompt, with guidance, and shifted by one row for shifted models."""
-
-    placed: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def end(self, column: int) -> int:
-        return min(super().end(column), self.P + int(self.settings.max_new_tokens))
-
-    def place(self, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Blocks by column and positions by row, as they are when a block is begun."""
-        if self.placed is None or self.placed[0].shape[1] != x_BT.shape[1]:
-            valid_BT = self.real(x_BT.shape[1])
-            if self.special.pad_id not in self.special.end_ids:
-                valid_BT = valid_BT & (x_BT != self.special.pad_id)
-            block = self.settings.block_length
-            columns_T = torch.arange(x_BT.shape[1], device=x_BT.device) + -self.P % block
-            blocks_BT = (columns_T // block).expand_as(x_BT).masked_fill(~valid_BT, -1)
-            self.placed = blocks_BT, (valid_BT.long().cumsum(-1) - 1).masked_fill(~valid_BT, 0)
-        return self.placed
-
-    def run(self, x_BT: torch.Tensor, first: int, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        guidance: float = self.settings.cfg_scale
-        if guidance:
-            without_BT = x_BT.clone()
-            hidden_BP = blocks_BT[:, : self.P] >= 0
-            without_BT[:, : self.P] = x_BT[:, : self.P].masked_fill(hidden_BP, self.special.mask)
-            x_BT = torch.cat([x_BT, without_BT])
-            blocks_BT, positions_BT = blocks_BT.repeat(2, 1), positions_BT.repeat(2, 1)
-        logits_BLV = super().run(x_BT, first, blocks_BT, positions_BT)
-        if self.settings.right_shift_logits:
-            assert self.before_B1V is not None
-            logits_BLV = torch.cat([self.before_B1V, logits_BLV[:, :-1]], 1)
-        return guided(logits_BLV, guidance) if guidance else logits_BLV
-
-
 @register_sampler("bd3lm")
 @dataclass(frozen=True)
 class BD3LM(Blocks):
@@ -84,8 +48,6 @@ class BD3LM(Blocks):
     Guidance (`cfg_scale`) runs a second row per prompt, with the prompt masked, in the same pass. As published, a row that
     has ended is continued until all rows have ended; its later steps are not part of its trace.
     """
-
-    passes: ClassVar[type[Passes]] = AppendedBlockPasses
 
     cache: bool = cache()
     cfg_scale: float = cfg_scale()
@@ -99,6 +61,35 @@ class BD3LM(Blocks):
     @property
     def shifted(self) -> bool:
         return self.right_shift_logits
+
+    def end(self, passes: Passes, column: int) -> int:
+        return min(super().end(passes, column), passes.P + self.max_new_tokens)
+
+    def place(self, passes: Passes, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Blocks by column and positions by row, as they are when a block is begun."""
+        if passes.placed is None or passes.placed[0].shape[1] != x_BT.shape[1]:
+            valid_BT = passes.real(x_BT.shape[1])
+            if passes.special.pad_id not in passes.special.end_ids:
+                valid_BT = valid_BT & (x_BT != passes.special.pad_id)
+            columns_T = torch.arange(x_BT.shape[1], device=x_BT.device) + -passes.P % self.block_length
+            blocks_BT = (columns_T // self.block_length).expand_as(x_BT).masked_fill(~valid_BT, -1)
+            passes.placed = blocks_BT, (valid_BT.long().cumsum(-1) - 1).masked_fill(~valid_BT, 0)
+        return passes.placed
+
+    def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """A pass over a block, with guidance, and shifted by one row for shifted models."""
+        first = self.first(passes, x_BT.shape[1] - 1)
+        blocks_BT, positions_BT = self.place(passes, x_BT, first)
+        if self.cfg_scale:
+            without_BT, P = x_BT.clone(), passes.P
+            without_BT[:, :P] = x_BT[:, :P].masked_fill(blocks_BT[:, :P] >= 0, passes.special.mask)
+            x_BT = torch.cat([x_BT, without_BT])
+            blocks_BT, positions_BT = blocks_BT.repeat(2, 1), positions_BT.repeat(2, 1)
+        logits_BLV = passes.run_block(x_BT, first, blocks_BT, positions_BT, self.cache)
+        if self.right_shift_logits:
+            assert passes.before_B1V is not None
+            logits_BLV = torch.cat([passes.before_B1V, logits_BLV[:, :-1]], 1)
+        return first, guided(logits_BLV, self.cfg_scale) if self.cfg_scale else logits_BLV
 
     def sample(self, passes: Passes) -> Iterator[Step]:
         x_BT, index, P, end, ended = passes.ids_BP, 0, passes.P, passes.P + self.max_new_tokens, set[int]()

@@ -8,111 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from floatlens.decode.draws import filter_top_k_first, transfers
-from floatlens.decode.network import ForwardPass, Passes
+from floatlens.decode.network import Passes, count_blocks
 from floatlens.decode.sampler import AT_LEAST_1, RowWriter, Sampler, cache, setting, top_k, top_p, write_rows
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 
 
-def visible(blocks_BT: torch.Tensor, start: int = 0) -> torch.Tensor:
-    """True where a query from `start` on may see a key (B, Q, T). A position of block -1 (padding) sees only itself."""
-    query_BQ1, key_B1T = blocks_BT[:, start:, None], blocks_BT[:, None]
-    itself_TT = torch.eye(blocks_BT.shape[1], dtype=torch.bool, device=blocks_BT.device)
-    return ((query_BQ1 >= key_B1T) & (key_B1T >= 0)) | itself_TT[start:]
-
-
-def count_blocks(real_BT: torch.Tensor, block_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The block of each position, counted from the first real token of its row, and its position (B, T)."""
-    positions_BT = real_BT.long().cumsum(-1) - 1
-    return (positions_BT // block_length).masked_fill(~real_BT, -1), positions_BT.clamp_min(0)
-
-
-class BlockPasses(Passes):
-    """The passes over one block after another, with a cache of the finished ones or without.
-
-    A sequence ends where its current block ends. Blocks are counted from the start of the prompt if the sampler is
-    `aligned`, else from its end; with its `causal_context`, what is finished sees only what stands before it.
-    """
-
-    cache: Any = None
-    final = 0  # positions before this one are final, and in the cache if there is one
-    before_B1V: torch.Tensor | None = None  # logits of the row before the current block
-
-    def first(self, column: int) -> int:
-        """The column at which the block of a column begins."""
-        origin, block = 0 if self.settings.aligned else self.P, int(self.settings.block_length)
-        return origin + (column - origin) // block * block
-
-    def end(self, column: int) -> int:
-        return self.first(column) + int(self.settings.block_length)
-
-    def place(self, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The block of each position, -1 for padding, and its position for the rotary embedding (B, T).
-
-        A position sees all positions whose block is not later than its own.
-        """
-        real_BT = self.real(x_BT.shape[1])
-        blocks_BT, positions_BT = count_blocks(real_BT, getattr(self.settings, "block_length", 1))
-        columns_BT = torch.arange(x_BT.shape[1], device=x_BT.device).expand_as(x_BT)
-        if getattr(self.settings, "causal_context", False):
-            blocks_BT = columns_BT.clamp_max(first).masked_fill(~real_BT, -1)
-        elif not self.settings.aligned:  # the prompt is one block
-            blocks_BT = ((columns_BT - self.P) // self.settings.block_length).clamp_min(-1) + 1
-        return blocks_BT, positions_BT
-
-    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        first = self.first(x_BT.shape[1] - 1)
-        self.active = range(first, x_BT.shape[1])
-        return first, self.run(x_BT, first, *self.place(x_BT, first))
-
-    def store(self, x_BT: torch.Tensor, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> None:
-        """Read the finished positions that are not in the cache yet."""
-        done = range(self.final, x_BT.shape[1])
-        self.final = done.stop
-        if self.cache is None:
-            from transformers import DynamicCache
-
-            self.cache = DynamicCache()
-        if done:
-            self.before_B1V = self.network.run(
-                ForwardPass(x_BT, done.start, range(0), done),
-                visible(blocks_BT, done.start),
-                keep=1,
-                position_ids_BQ=positions_BT[:, done.start :],
-                cache=self.cache,
-            )
-
-    def run(self, x_BT: torch.Tensor, first: int, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> torch.Tensor:
-        """Logits (B, L, V) of the block from `first` to the end of `x_BT`."""
-        length, cached = x_BT.shape[1] - first, getattr(self.settings, "cache", True)
-        done = range(self.final, first)
-        if cached:
-            self.store(x_BT[:, :first], blocks_BT[:, :first], positions_BT[:, :first])
-        start = first if cached else 0
-        logits_BQV = self.network.run(
-            ForwardPass(x_BT, start, range(first, x_BT.shape[1]), range(0) if cached else done),
-            visible(blocks_BT, start),
-            keep=length if cached else min(length + 1, x_BT.shape[1]),
-            position_ids_BQ=positions_BT[:, start:],
-            cache=self.cache,
-            store=False,
-        )
-        if not cached and first:
-            self.before_B1V = logits_BQV[:, :1]
-        self.final = first
-        return logits_BQV[:, -length:]
+def place_causally(passes: Passes, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The places (see `Blocks.place`) of a causal sequence whose positions from `first` on also see each other."""
+    real_BT = passes.real(x_BT.shape[1])
+    columns_BT = torch.arange(x_BT.shape[1], device=x_BT.device).expand_as(x_BT)
+    return columns_BT.clamp_max(first).masked_fill(~real_BT, -1), count_blocks(real_BT, 1)[1]
 
 
 @dataclass(frozen=True)
 class Blocks(Sampler):
-    """A sampler that writes one block after another."""
-
-    passes: ClassVar[type[Passes]] = BlockPasses
+    """A sampler that writes one block after another. What stands before a block sees only what stands before itself."""
 
     steps: int | None = setting(
         None, "Denoising steps of all blocks together, rounded up; one per token by default.", AT_LEAST_1
@@ -126,6 +42,21 @@ class Blocks(Sampler):
             raise FloatLensError(
                 f"steps {self.steps} and steps_per_block {self.steps_per_block} are both given; pass only one of them"
             )
+
+    def first(self, passes: Passes, column: int) -> int:
+        """The column at which the block of a column begins."""
+        return passes.P + (column - passes.P) // self.block_length * self.block_length
+
+    def end(self, passes: Passes, column: int) -> int:
+        return self.first(passes, column) + self.block_length
+
+    def place(self, passes: Passes, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The block of each position, -1 for padding, and its position for the rotary embedding (B, T)."""
+        return place_causally(passes, x_BT, first)
+
+    def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        first = self.first(passes, x_BT.shape[1] - 1)
+        return first, passes.run_block(x_BT, first, *self.place(passes, x_BT, first), getattr(self, "cache", True))
 
     @property
     def blocks(self) -> int:
@@ -158,6 +89,12 @@ class AlignedBlocks(Blocks):
     cache: bool = cache()
     top_p: float | None = top_p()
     top_k: int | None = top_k()
+
+    def first(self, passes: Passes, column: int) -> int:
+        return column // self.block_length * self.block_length
+
+    def place(self, passes: Passes, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return count_blocks(passes.real(x_BT.shape[1]), self.block_length)
 
     def canvas(self, prompt_length: int) -> int:
         """Number of new positions: `max_new_tokens`, rounded up to the end of a block."""

@@ -10,53 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from floatlens.decode.blocks import Blocks
 from floatlens.decode.network import ForwardPass, Passes
-from floatlens.decode.sampler import ABOVE_0, AT_LEAST_0, AT_LEAST_1, register_sampler, setting
+from floatlens.decode.sampler import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Sampler, register_sampler, setting
 from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
 
 STEPS = 48  # transformers' default number of denoising steps per canvas
-
-
-class GemmaPasses(Passes):
-    """The encoder's passes over finished tokens, which fill a cache, and the decoder's passes over a canvas."""
-
-    cache: Any = None
-    encoded = 0
-    conditioning_BLV: torch.Tensor | None = None
-
-    def encode(self, x_BT: torch.Tensor) -> None:
-        """Read the tokens that are not in the cache yet, before a new canvas."""
-        from transformers import DynamicCache
-
-        if self.cache is None:
-            self.cache = DynamicCache(config=self.network.model.config.get_text_config(decoder=True))
-        done = range(self.encoded, x_BT.shape[1])
-        with self.network.running(ForwardPass(x_BT, done.start, range(0), done)) as model:
-            positions_BQ = torch.arange(done.start, done.stop, device=x_BT.device)[None]
-            model.model.encoder(input_ids=x_BT[:, done.start :], past_key_values=self.cache, position_ids=positions_BQ)
-        self.encoded, self.conditioning_BLV = done.stop, None
-
-    def logits(self, seen_BT: torch.Tensor) -> torch.Tensor:
-        """Logits (B, L, V) of the canvas after the encoded tokens."""
-        first, end = self.encoded, seen_BT.shape[1]
-        with self.network.running(ForwardPass(seen_BT, first, range(first, end), range(0))) as model:
-            found: torch.Tensor = model(
-                decoder_input_ids=seen_BT[:, first:],
-                past_key_values=self.cache,
-                self_conditioning_logits=self.conditioning_BLV,
-                decoder_position_ids=torch.arange(first, end, device=seen_BT.device)[None],
-            ).logits
-        return found
-
-    def condition(self, logits_BLV: torch.Tensor) -> None:
-        """Pass the logits of this pass to the next one over this canvas."""
-        self.conditioning_BLV = logits_BLV.to(self.network.model.get_input_embeddings().weight.dtype)
 
 
 @register_sampler("diffusion-gemma")
@@ -68,8 +32,7 @@ class DiffusionGemma(Blocks):
     already hold; the last step of a canvas commits the most probable token everywhere.
     """
 
-    passes: ClassVar[type[Passes]] = GemmaPasses
-    replays: ClassVar[bool] = False  # there is no mask that hides a token
+    run = Sampler.run  # there is no mask that hides a token of a given text
     batched: ClassVar[bool] = False
     revises: ClassVar[bool] = True
 
@@ -104,7 +67,6 @@ class DiffusionGemma(Blocks):
     def sample(self, passes: Passes) -> Iterator[Step]:
         from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
-        assert isinstance(passes, GemmaPasses)
         given, x_BT, index = passes.draws, passes.ids_BP, 0
         text, device = passes.network.model.config.get_text_config(decoder=True), x_BT.device
         L, most = self.block_length, self.passes_per_block
@@ -116,14 +78,15 @@ class DiffusionGemma(Blocks):
 
         for _ in range(self.blocks):
             first = x_BT.shape[1]
-            passes.encode(x_BT)
+            encode(passes, x_BT)
             finished.reset()
+            logits_BLV = None
             canvas_BL = sampler.initialize_canvas(1, device)
             held_BL = torch.zeros_like(canvas_BL, dtype=torch.bool)  # accepted at the previous step
             for left in range(most, 0, -1):
                 seen_BT = torch.cat([x_BT, canvas_BL], 1)
                 steps_left = torch.tensor(left, device=device, dtype=torch.int32)  # the dtype affects rounding
-                logits_BLV = cool(x_BT, passes.logits(seen_BT), cur_step=steps_left)
+                logits_BLV = cool(x_BT, decode(passes, seen_BT, logits_BLV), cur_step=steps_left)
                 probs_BLV = logits_BLV.softmax(-1, dtype=torch.float32)
                 drawn_BL = given.choose(0, probs_BLV[0])[:, 0][None].to(device)
                 best_BL = logits_BLV.argmax(-1)
@@ -141,10 +104,37 @@ class DiffusionGemma(Blocks):
                 step.committed_BT[:, first:] = new_BL  # the other positions also changed, to random tokens
                 yield step
                 index += 1
-                passes.condition(logits_BLV)
                 held_BL, canvas_BL = chosen_BL, following_BL
                 if last:
                     break
             x_BT = torch.cat([x_BT, canvas_BL], 1)
             if bool(torch.isin(canvas_BL, passes.end_ids).any()):
                 return
+
+
+def encode(passes: Passes, x_BT: torch.Tensor) -> None:
+    """Have the encoder read the tokens that are not in the cache yet, before a new canvas."""
+    from transformers import DynamicCache
+
+    network, done = passes.network, range(passes.final, x_BT.shape[1])
+    if passes.cache is None:
+        passes.cache = DynamicCache(config=network.model.config.get_text_config(decoder=True))
+    with network.running(ForwardPass(x_BT, done.start, range(0), done)) as model:
+        positions_BQ = torch.arange(done.start, done.stop, device=x_BT.device)[None]
+        model.model.encoder(input_ids=x_BT[:, done.start :], past_key_values=passes.cache, position_ids=positions_BQ)
+    passes.final = done.stop
+
+
+def decode(passes: Passes, seen_BT: torch.Tensor, conditioning_BLV: torch.Tensor | None) -> torch.Tensor:
+    """Logits (B, L, V) of the canvas after the encoded tokens, given those of the pass before it over this canvas."""
+    first, end, network = passes.final, seen_BT.shape[1], passes.network
+    if conditioning_BLV is not None:
+        conditioning_BLV = conditioning_BLV.to(network.model.get_input_embeddings().weight.dtype)
+    with network.running(ForwardPass(seen_BT, first, range(first, end), range(0))) as model:
+        logits_BLV: torch.Tensor = model(
+            decoder_input_ids=seen_BT[:, first:],
+            past_key_values=passes.cache,
+            self_conditioning_logits=conditioning_BLV,
+            decoder_position_ids=torch.arange(first, end, device=seen_BT.device)[None],
+        ).logits
+    return logits_BLV

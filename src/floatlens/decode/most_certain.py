@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses
+from floatlens.decode.blocks import place_causally
 from floatlens.decode.draws import most_confident, transfers
 from floatlens.decode.dream import propose
 from floatlens.decode.network import Passes
@@ -45,34 +45,20 @@ class MostCertain(Denoising):
         return masked_M, token_M, probability_M, order
 
 
-class CanvasPasses(BlockPasses):
-    """The passes of a canvas: the last prompt token and the masks after it, which see the whole prompt and each other.
+@register_sampler("canvas")
+@dataclass(frozen=True)
+class Canvas(MostCertain):
+    """The same, over a canvas: the last prompt token and the masks after it, which see the whole prompt and each other.
 
     The first pass also reads the prompt, causally and without the adapter. Row j - 1 writes position j.
     """
 
-    def first(self, column: int) -> int:
-        return self.P - 1
-
-    def end(self, column: int) -> int:
-        return self.P + int(self.settings.max_new_tokens)
-
-    def store(self, x_BT: torch.Tensor, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> None:
-        with self.network.without_adapter():
-            super().store(x_BT, blocks_BT, positions_BT)
-
-    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        _, logits_BQV = super().__call__(x_BT)
-        return self.P, logits_BQV[:, :-1]
-
-
-@register_sampler("canvas")
-@dataclass(frozen=True)
-class Canvas(MostCertain):
-    """The same, over the canvas alone."""
-
-    passes: ClassVar[type[Passes]] = CanvasPasses
-    causal_context: ClassVar[bool] = True
+    def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        first = passes.P - 1
+        places = place_causally(passes, x_BT, first)
+        with passes.network.without_adapter():
+            passes.store(x_BT[:, :first], *(each_BT[:, :first] for each_BT in places))
+        return passes.P, passes.run_block(x_BT, first, *places)[:, :-1]
 
 
 def put_last(rank_M: torch.Tensor, token_M: torch.Tensor, end_ids: tuple[int, ...]) -> torch.Tensor:

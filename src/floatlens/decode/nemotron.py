@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 
 from floatlens.decode.autoregressive import check_thinking
-from floatlens.decode.blocks import BlockPasses, Blocks
+from floatlens.decode.blocks import Blocks
 from floatlens.decode.draws import Draws, most_confident, transfers
 from floatlens.decode.llada2 import is_written_to_its_end
 from floatlens.decode.network import Passes
@@ -71,17 +71,23 @@ class Nemotron(Blocks):
             if bool(torch.isin(x_BT[:, P:], passes.end_ids).any(1).all()):
                 return
 
+    def place(self, passes: Passes, x_BT: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+        blocks_BT, positions_BT = super().place(passes, x_BT, first)
+        if not self.causal_context:  # the prompt is one block
+            columns_T = torch.arange(x_BT.shape[1], device=x_BT.device)
+            blocks_BT = (((columns_T - passes.P) // self.block_length).clamp_min(-1) + 1).expand_as(x_BT)
+        return blocks_BT, positions_BT
+
     def guess(self, passes: Passes, logits_BLV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A token for every position, and its probability without temperature (B, L)."""
         return propose(logits_BLV.float(), self.temperature, passes.draws)
 
     def begin_block(self, passes: Passes, x_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store what is finished; return the tokens with which the next block begins, and their probabilities (B, L)."""
-        assert isinstance(passes, BlockPasses)
         written = x_BT.shape[1] - passes.P
         block_BL = x_BT.new_full((passes.B, self.block_length), passes.special.mask)
         known_BL = torch.full(block_BL.shape, torch.nan, device=x_BT.device)
-        passes.store(x_BT, *passes.place(x_BT, x_BT.shape[1]))
+        passes.store(x_BT, *self.place(passes, x_BT, x_BT.shape[1]))
         if self.causal_context:
             assert passes.before_B1V is not None
             block_BL[:, :1], known_BL[:, :1] = self.guess(passes, passes.before_B1V)

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import torch
 
-from floatlens.decode.blocks import BlockPasses, Blocks
+from floatlens.decode.blocks import Blocks
 from floatlens.decode.nemotron import choose, propose
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import AT_LEAST_0, register_sampler, setting
+from floatlens.decode.sampler import AT_LEAST_0, Sampler, register_sampler, setting
 from floatlens.decode.step import Step, write_step
 
 
@@ -29,9 +29,8 @@ class Speculation(Blocks):
     drafted even if that token ends the text.
     """
 
-    replays: ClassVar[bool] = False  # a given text is neither drafted nor verified
     batched: ClassVar[bool] = False
-    causal_context: ClassVar[bool] = True
+    run = Sampler.run  # a given text is neither drafted nor verified
 
     threshold: float = setting(
         0.0,
@@ -65,10 +64,9 @@ class Speculation(Blocks):
         return passes.append_masks(x_BT, self.block_length - 1)
 
     def sample(self, passes: Passes) -> Iterator[Step]:
-        assert isinstance(passes, BlockPasses)
         ids_BP, mask = passes.ids_BP, passes.special.mask
         P, L, index = passes.P, self.block_length, 0
-        passes.store(ids_BP, *passes.place(ids_BP, P))
+        passes.store(ids_BP, *self.place(passes, ids_BP, P))
         assert passes.before_B1V is not None
         first_B1, known_B1 = self.guess(passes, passes.before_B1V)
         x_BT, ended = torch.cat([ids_BP, first_B1], 1), bool(torch.isin(first_B1, passes.end_ids))
@@ -81,7 +79,7 @@ class Speculation(Blocks):
                 masked_BL = draft_BT[:, start:] == mask
                 if not bool(masked_BL.any()):
                     break
-                logits_BLV = passes.run(draft_BT, start, *passes.place(draft_BT, start))
+                logits_BLV = passes.run_block(draft_BT, start, *self.place(passes, draft_BT, start))
                 token_BL, confidence_BL = self.guess(passes, logits_BLV)
                 chosen_BL = choose(confidence_BL, masked_BL, 1, self.threshold) if self.threshold else masked_BL
                 confidence_BL = confidence_BL.masked_fill(~masked_BL, torch.nan)
@@ -89,8 +87,8 @@ class Speculation(Blocks):
                 step.committed_BT[:] = False
                 yield committing(step, P, known_B1) if not index else step
                 draft_BT, index = step.after_BT, index + 1
-            _, columns_BT = passes.place(draft_BT, start)
-            token_BL, confidence_BL = self.guess(passes, passes.run(draft_BT, start, columns_BT, columns_BT))
+            _, columns_BT = self.place(passes, draft_BT, start)
+            token_BL, confidence_BL = self.guess(passes, passes.run_block(draft_BT, start, columns_BT, columns_BT))
             agrees_BL = token_BL[:, :-1] == draft_BT[:, start + 1 :]
             count = 1 + int(agrees_BL.long().cumprod(1).sum())
             over = torch.isin(token_BL[0, :count], passes.end_ids).nonzero()[:, 0].tolist()

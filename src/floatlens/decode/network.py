@@ -18,12 +18,12 @@ import torch
 
 from floatlens.decode.draws import Draws
 from floatlens.decode.step import SpecialTokens
-from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from floatlens.data.sequences import Script
+    from floatlens.decode.sampler import Sampler
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,27 +195,47 @@ class Network:
         return any(hasattr(module, "create_position_ids_from_input_ids") for module in self.model.modules())
 
 
+def visible(blocks_BT: torch.Tensor, start: int = 0) -> torch.Tensor:
+    """True where a query from `start` on may see a key (B, Q, T). A position of block -1 (padding) sees only itself."""
+    query_BQ1, key_B1T = blocks_BT[:, start:, None], blocks_BT[:, None]
+    itself_TT = torch.eye(blocks_BT.shape[1], dtype=torch.bool, device=blocks_BT.device)
+    return ((query_BQ1 >= key_B1T) & (key_B1T >= 0)) | itself_TT[start:]
+
+
+def count_blocks(real_BT: torch.Tensor, block_length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The block of each position, counted from the first real token of its row, and its position (B, T)."""
+    positions_BT = real_BT.long().cumsum(-1) - 1
+    return (positions_BT // block_length).masked_fill(~real_BT, -1), positions_BT.clamp_min(0)
+
+
 class Passes:
-    """A batch, and the forward passes over its sequences, one after another. A subclass defines the call.
+    """A batch, and the forward passes of its sampler over its sequences, one after another.
 
     ids_BP, real_BP   the prompts, padded on the left, and which of their positions are real; all by default
-    settings          the sampler, with its settings
+    settings          the sampler, whose `run` makes a pass
     shifted           whether row j - 1 writes position j
     draws             random numbers, by row; by default from the sampler's seed
     tail_BN           the tokens after the prompts of texts with masks, of which only the masks are written
     ends              column at which each prompt ends
     scripts           given texts that are revealed, for a replay
     active            positions of the last pass's queries, as in `Step`
+    cache, final      keys and values of finished positions, for samplers that keep them; positions before `final` are final
+    before_B1V        logits of the row before the current block
+    placed            the places of the current block, for a sampler that keeps them while it writes the block
     """
 
     active: range | None = None
+    cache: Any = None
+    final = 0
+    before_B1V: torch.Tensor | None = None
+    placed: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __init__(
         self,
         network: Network,
         ids_BP: torch.Tensor,
         real_BP: torch.Tensor | None,
-        settings: Any,
+        settings: Sampler,
         *,
         special: SpecialTokens,
         shifted: bool = False,
@@ -234,11 +254,11 @@ class Passes:
 
     def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
         """Run a sequence; return the first column that the pass writes, and the logits (B, N, V) from there on."""
-        raise FloatLensError(f"a {type(self.settings).__name__} sampler cannot run given sequences; set its `passes`")
+        return self.settings.run(self, x_BT)
 
     def end(self, column: int) -> int:
         """Length of the sequence whose pass writes this column."""
-        return self.P + int(self.settings.max_new_tokens)
+        return self.settings.end(self, column)
 
     def real(self, length: int) -> torch.Tensor:
         """True for the positions of a sequence that are not padding (B, T)."""
@@ -253,35 +273,60 @@ class Passes:
     def append_masks(self, x_BT: torch.Tensor, count: int) -> torch.Tensor:
         return torch.cat([x_BT, x_BT.new_full((self.B, count), self.special.mask)], 1)
 
+    def run_whole(self, x_BT: torch.Tensor, scale: float = 0.0) -> torch.Tensor:
+        """Logits (B, N, V) of the new positions, from a pass over the whole sequence without a cache.
 
-class WholePasses(Passes):
-    """Passes over the whole sequence, without a cache.
-
-    Guidance (`cfg_scale`) runs a second row per prompt, with the prompt masked, in the same pass.
-    """
-
-    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        T, scale = x_BT.shape[1], getattr(self.settings, "cfg_scale", 0.0)
-        new, real_BT = T - self.P, self.real(T)
+        Guidance of a scale above 0 runs a second row per prompt, with the prompt masked, in the same pass.
+        """
+        new, real_BT = x_BT.shape[1] - self.P, self.real(x_BT.shape[1])
         if scale:
             mask = self.special.mask
             x_BT = torch.cat([x_BT, x_BT.masked_fill(self.with_masks() != mask, mask)])
             real_BT = torch.cat([real_BT, real_BT])
         logits_BNV = self.network.logits(x_BT, real_BT, new + self.shifted)[:, :new]
-        return self.P, guided(logits_BNV, scale) if scale else logits_BNV
+        return guided(logits_BNV, scale) if scale else logits_BNV
 
+    def run_block(
+        self, x_BT: torch.Tensor, first: int, blocks_BT: torch.Tensor, positions_BT: torch.Tensor, cached: bool = True
+    ) -> torch.Tensor:
+        """Logits (B, L, V) of the block from `first` to the end of `x_BT`, with what is before it in the cache or without.
 
-class CausalPasses(Passes):
-    """The passes of an autoregressive model: each sequence is one token longer than the one before, whose keys are kept."""
+        `blocks_BT` is the block of each position, -1 for padding; a position sees those whose block is not later than its
+        own. `positions_BT` are those of the rotary embedding.
+        """
+        length, done = x_BT.shape[1] - first, range(self.final, first)
+        if cached:
+            self.store(x_BT[:, :first], blocks_BT[:, :first], positions_BT[:, :first])
+        start = first if cached else 0
+        logits_BQV = self.network.run(
+            ForwardPass(x_BT, start, range(first, x_BT.shape[1]), range(0) if cached else done),
+            visible(blocks_BT, start),
+            keep=length if cached else min(length + 1, x_BT.shape[1]),
+            position_ids_BQ=positions_BT[:, start:],
+            cache=self.cache,
+            store=False,
+        )
+        if not cached and first:
+            self.before_B1V = logits_BQV[:, :1]
+        self.final, self.active = first, range(first, x_BT.shape[1])
+        return logits_BQV[:, -length:]
 
-    cache: Any = None
+    def store(self, x_BT: torch.Tensor, blocks_BT: torch.Tensor, positions_BT: torch.Tensor) -> None:
+        """Read the finished positions that are not in the cache yet."""
+        done = range(self.final, x_BT.shape[1])
+        self.final = done.stop
+        if self.cache is None:
+            from transformers import DynamicCache
 
-    def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        logits_B1V, self.cache = self.network.extend(x_BT, self.real(x_BT.shape[1]), self.cache)
-        return x_BT.shape[1], logits_B1V
-
-    def end(self, column: int) -> int:
-        return column
+            self.cache = DynamicCache()
+        if done:
+            self.before_B1V = self.network.run(
+                ForwardPass(x_BT, done.start, range(0), done),
+                visible(blocks_BT, done.start),
+                keep=1,
+                position_ids_BQ=positions_BT[:, done.start :],
+                cache=self.cache,
+            )
 
 
 def guided(logits_BNV: torch.Tensor, scale: float) -> torch.Tensor:

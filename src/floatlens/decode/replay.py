@@ -47,8 +47,8 @@ class Replay(Sampler):
 
 
 def can_replay(sampler: str) -> bool:
-    """Whether the passes of a sampler are known, so that a given text can be replayed."""
-    return SAMPLERS[sampler].replays and SAMPLERS[sampler].passes is not Passes
+    """Whether a sampler can run a given text."""
+    return SAMPLERS[sampler].run is not Sampler.run
 
 
 def settings_of(

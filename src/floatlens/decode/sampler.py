@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import torch
 
-from floatlens.decode.network import Passes, WholePasses
+from floatlens.decode.network import Passes
 from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError, check_known
 from floatlens.registry import Registry
@@ -48,9 +48,6 @@ def check_whole(value: Any, name: str, least: int = 1) -> None:
 class Sampler:
     """A sampler with its settings. A subclass is a frozen dataclass whose fields are declared with `setting`.
 
-    passes    how it runs a sequence: `WholePasses`, `CausalPasses`, `BlockPasses` or another subclass of `Passes`. Given
-              texts are replayed and scored with it; with `Passes` itself they cannot be
-    replays   whether given texts can be replayed
     batched   whether it writes several prompts at once; if not, the prompts of a batch are written one after another
     aligned   whether its blocks, of `block_length`, are counted from the start of each prompt. The rows of a batch are
               then padded by whole blocks, and `passes.ends` are the columns at which the prompts end
@@ -58,8 +55,6 @@ class Sampler:
     fills     whether it can fill masks inside a text: `passes.tail_BN`
     """
 
-    passes: ClassVar[type[Passes]] = Passes
-    replays: ClassVar[bool] = True
     batched: ClassVar[bool] = True
     aligned: ClassVar[bool] = False
     revises: ClassVar[bool] = False
@@ -83,6 +78,17 @@ class Sampler:
     def sample(self, passes: Passes) -> Iterator[Step]:
         """Write after the prompts of `passes`, one `Step` per denoising or decoding pass."""
         raise NotImplementedError
+
+    def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Run a sequence; return the first column that the pass writes, and the logits (B, N, V) from there on.
+
+        Given texts are replayed and scored with it; a sampler without a `run` of its own cannot do so.
+        """
+        raise FloatLensError(f"a {type(self).__name__} sampler cannot run given sequences; define its `run`")
+
+    def end(self, passes: Passes, column: int) -> int:
+        """Length of the sequence whose pass writes this column."""
+        return passes.P + self.max_new_tokens
 
     @property
     def step_count(self) -> int:
@@ -161,7 +167,6 @@ Candidates = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 class Denoising(Sampler):
     """Denoises `max_new_tokens` masks after each prompt, or those of a tail. A subclass defines `choose`."""
 
-    passes: ClassVar[type[Passes]] = WholePasses
     fills: ClassVar[bool] = True
     # Whether a mask token that the model commits is still a mask, as in the published samplers.
     masks_again: ClassVar[bool] = True
@@ -181,6 +186,9 @@ class Denoising(Sampler):
     ) -> Candidates:
         """The candidates of a step in one row, which has masks at these new positions."""
         raise NotImplementedError
+
+    def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
+        return passes.P, passes.run_whole(x_BT, getattr(self, "cfg_scale", 0.0))
 
     def sample(self, passes: Passes) -> Iterator[Step]:
         x_BT, P = passes.with_masks(), passes.P

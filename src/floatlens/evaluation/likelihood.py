@@ -22,8 +22,8 @@ import torch
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt
 from floatlens.decode.draws import most_confident
-from floatlens.decode.network import Network, Passes, WholePasses, guided
-from floatlens.decode.sampler import SAMPLERS, Sampler, check_whole
+from floatlens.decode.network import Network, Passes, guided
+from floatlens.decode.sampler import SAMPLERS, Denoising, Sampler, check_whole
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
 from floatlens.options import Run
@@ -199,12 +199,11 @@ def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.T
         x_BT[len(batch) :, : ids_BP.shape[1]] = lens.mask_id
         real_BP = None if real_BP is None else torch.cat([real_BP, real_BP])
     # One pass gives the predictions of all tokens of an autoregressive model; a block is run once, so without a cache.
-    kind: type[Passes] = WholePasses
-    settings = Sampler(max_new_tokens=N)
+    settings: Sampler = Denoising(max_new_tokens=N)
     if not reads_whole(lens):
         own = {"cache": False} if SAMPLERS[lens.sampler].aligned else {}
-        kind, settings = SAMPLERS[lens.sampler].passes, lens.settings(max_new_tokens=N, sampler=own)
-    passes = kind(network, ids_BP, real_BP, settings, special=lens.special_tokens, shifted=lens.family.shifted)
+        settings = lens.settings(max_new_tokens=N, sampler=own)
+    passes = Passes(network, ids_BP, real_BP, settings, special=lens.special_tokens, shifted=lens.family.shifted)
     logits_BNV = passes(x_BT)[1][:, -N:]
     return guided(logits_BNV, cfg_scale) if cfg_scale else logits_BNV
 
