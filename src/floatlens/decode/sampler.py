@@ -38,10 +38,10 @@ def setting(default: Any, help: str, limit: Limit = ANY, options: Sequence[str] 
     return field(default=default, metadata={"help": help, "limit": limit, "options": options})
 
 
-def check_whole(value: Any, name: str, least: int = 1) -> None:
-    """Raise an error if a value is not an integer of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise FloatLensError(f"{name} should be an integer of {least} or more, not {value!r}")
+def check_whole(value: Any, name: str) -> None:
+    """Raise an error if a value is not an integer of 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise FloatLensError(f"{name} should be an integer of 1 or more, not {value!r}")
 
 
 @dataclass(frozen=True)

@@ -149,9 +149,9 @@ def torch_dtype(dtype: str | torch.dtype, device_map: Any) -> str | torch.dtype:
     return torch.float32 if on_cpu else "auto"
 
 
-def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int, itemsize: int = 4) -> int:
+def bytes_per_step(layers: int, heads: int, kv_heads: int, positions: int) -> int:
     """Bytes that a default trace records per step: received, qk, qk_norm, qk_cos per head, value_norm per key/value head."""
-    return layers * positions * (4 * heads + kv_heads) * itemsize
+    return layers * positions * (4 * heads + kv_heads) * 4
 
 
 def describe(checkpoint: Checkpoint, *, dtype: str = "auto", positions: int = 512) -> dict[str, Any]:
