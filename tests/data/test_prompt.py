@@ -273,5 +273,5 @@ def test_half_a_surrogate_pair_is_replaced():
 
 
 def test_a_token_belongs_to_the_region_of_most_of_its_characters():
-    found = regions_of([Token(1, 0, 4), Token(2, 4, 6)], "a:- bc", [(0, 1, "x"), (4, 6, "y")])
+    found = regions_of([Token(1, 0, 4), Token(2, 4, 6)], "a:- bc", [Region("x", 0, 1), Region("y", 4, 6)])
     assert found == [Region("y", 1, 2)]

@@ -29,7 +29,7 @@ LONGEST = 64  # maximum number of characters per token, outside of runs of blank
 
 @dataclass(frozen=True)
 class Region:
-    """A named span of token positions; `end` is exclusive."""
+    """A named span of token positions, or of the characters that become tokens; `end` is exclusive."""
 
     name: str
     start: int
@@ -134,7 +134,6 @@ def fit(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, limit: int) -> Promp
             tokenizer,
             prompt.question,
             prompt.passages[:kept],
-            gold=[index for index in prompt.gold if index < kept],
             answers=prompt.answers,
             order=prompt.order,
             template=prompt.template,
@@ -176,14 +175,15 @@ def clean(text: str) -> str:
     return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text).strip()
 
 
-def regions_of(tokens: Sequence[Token], text: str, spans: Sequence[tuple[int, int, str]]) -> list[Region]:
-    """Return the token spans of character spans: a token belongs to the span with most of its non-blank characters.
+def regions_of(tokens: Sequence[Token], text: str, spans: Sequence[Region]) -> list[Region]:
+    """Return the regions of tokens from those of characters, which are in order and disjoint.
 
-    `spans` are (start, end, name), in order and disjoint. White space between two tokens of a span belongs to the span.
+    A token belongs to the span with most of its non-blank characters. White space between two tokens of a span belongs to
+    the span.
     """
     owner: list[int] = [-1] * len(text)
-    for index, (start, end, _) in enumerate(spans):
-        owner[start:end] = [index] * (end - start)
+    for index, span in enumerate(spans):
+        owner[span.start : span.end] = [index] * len(span)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, token in enumerate(tokens):
@@ -191,7 +191,7 @@ def regions_of(tokens: Sequence[Token], text: str, spans: Sequence[tuple[int, in
         if index >= 0:
             first.setdefault(index, position)
             last[index] = position
-    return [Region(spans[i][2], first[i], last[i] + 1) for i in sorted(first)]
+    return [Region(spans[i].name, first[i], last[i] + 1) for i in sorted(first)]
 
 
 def _owner(token: Token, text: str, owner: Sequence[int]) -> int:
@@ -220,7 +220,7 @@ def _encode(
     spans, at = [], len(before)
     for piece, region in segments:
         if region:
-            spans.append((at, at + len(piece), region))
+            spans.append(Region(region, at, at + len(piece)))
         at += len(piece)
     ids = [token.id for token in tokens]
     regions = regions_of(tokens, text, spans)

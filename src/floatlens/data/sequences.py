@@ -33,45 +33,45 @@ LEFT_TO_RIGHT, RANDOM = "left-to-right", "random"
 GIVEN = -1  # step of a token that is visible from the start
 
 Order: TypeAlias = str | Sequence[int | Sequence[int]]
-NamedSpan: TypeAlias = tuple[int, int, str]  # start, end, name
 Spans: TypeAlias = Mapping[str, tuple[int, int]]
 Regions: TypeAlias = "Spans | Literal['marks'] | None"
 
 
-def read_marks(text: str) -> tuple[str, list[NamedSpan]]:
-    """Return a text without its marks, and the spans of its regions.
+def read_marks(text: str) -> tuple[str, list[Region]]:
+    """Return a text without its marks, and its regions in characters.
 
-    >>> read_marks("[[doc1: Ada lives in Rusk.]] [[query: Where?]]")
-    ('Ada lives in Rusk. Where?', [(0, 18, 'doc1'), (19, 25, 'query')])
+    >>> read_marks("[[doc1: Ada lives in Rusk.]] Where?")
+    ('Ada lives in Rusk. Where?', [Region(name='doc1', start=0, end=18)])
     """
     plain, spans, last = "", [], 0
     for mark in MARK.finditer(text):
         plain += text[last : mark.start()]
-        spans.append((len(plain), len(plain) + len(mark[2]), mark[1]))
+        spans.append(Region(mark[1], len(plain), len(plain) + len(mark[2])))
         plain, last = plain + mark[2], mark.end()
     if not spans:
         raise FloatLensError("the text has no marks; write a region as [[name: its text]]")
     return plain + text[last:], spans
 
 
-def find_spans(text: str, regions: Regions) -> tuple[str, list[NamedSpan]]:
-    """Return the plain text and the spans of its regions; all of it is the region `text` if none are given."""
+def find_spans(text: str, regions: Regions) -> tuple[str, list[Region]]:
+    """Return the plain text and its regions in characters; all of it is the region `text` if none are given."""
     if regions == MARKS:
         return read_marks(text)
     if regions is None:
-        return text, [(0, len(text), TEXT)]
+        return text, [Region(TEXT, 0, len(text))]
     return text, check_spans(regions, len(text), "characters")
 
 
-def check_spans(regions: Spans, length: int, of: str) -> list[NamedSpan]:
+def check_spans(regions: Spans, length: int, of: str) -> list[Region]:
     """Return the spans in order; raise an error if one is empty, overlaps another or is out of range."""
-    spans = sorted((int(start), int(end), name) for name, (start, end) in regions.items())
-    before = 0
-    for start, end, name in spans:
-        if not before <= start < end <= length:
-            why = "overlaps another" if start < before and 0 <= start < end <= length else f"should lie in 0:{length}"
-            raise FloatLensError(f"region {name!r} has the span {start}:{end} in {of}, which {why}")
-        before = end
+    spans, before = [Region(name, int(start), int(end)) for name, (start, end) in regions.items()], 0
+    spans.sort(key=lambda span: (span.start, span.end, span.name))
+    for span in spans:
+        inside = 0 <= span.start < span.end <= length
+        if not inside or span.start < before:
+            why = "overlaps another" if inside else f"should lie in 0:{length}"
+            raise FloatLensError(f"region {span.name!r} has the span {span.start}:{span.end} in {of}, which {why}")
+        before = span.end
     return spans
 
 
@@ -85,8 +85,7 @@ def text_prompt(tokenizer: PreTrainedTokenizerBase, text: str, regions: Regions 
 
 def ids_prompt(ids: Sequence[int], regions: Spans | None = None) -> Prompt:
     """Return the prompt of raw token ids; `regions` are spans of positions by name."""
-    spans = check_spans(regions or {}, len(ids), "positions")
-    return Prompt("", [int(i) for i in ids], [Region(name, start, end) for start, end, name in spans])
+    return Prompt("", [int(i) for i in ids], check_spans(regions or {}, len(ids), "positions"))
 
 
 def infill_prompt(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, regions: Regions = None) -> Prompt:
@@ -116,14 +115,14 @@ def infill_prompt(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, r
     return Prompt(plain, ids[:P], everything, question=plain, chat=False, tail=tuple(ids[P:]))
 
 
-def _spell_masks(text: str, spans: Sequence[NamedSpan], own: str) -> tuple[str, list[NamedSpan]]:
+def _spell_masks(text: str, spans: Sequence[Region], own: str) -> tuple[str, list[Region]]:
     """Replace each [MASK] by the model's own mask token, and adjust the spans."""
     more = len(own) - len(MASK_MARK)
 
     def moved(at: int) -> int:
         return at + more * text.count(MASK_MARK, 0, at)
 
-    return text.replace(MASK_MARK, own), [(moved(start), moved(end), name) for start, end, name in spans]
+    return text.replace(MASK_MARK, own), [Region(span.name, moved(span.start), moved(span.end)) for span in spans]
 
 
 def _infill_tokens(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, own: str) -> list[Token]:
@@ -175,7 +174,7 @@ def warn_if_unknown(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[Token],
         )
 
 
-def _named(tokens: Sequence[Token], text: str, spans: Sequence[NamedSpan]) -> list[Region]:
+def _named(tokens: Sequence[Token], text: str, spans: Sequence[Region]) -> list[Region]:
     """Return the regions of the spans, with `bos` for a first token that the tokenizer added."""
     regions = regions_of(tokens, text, spans)
     if tokens and tokens[0].start == tokens[0].end:
