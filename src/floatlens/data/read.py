@@ -108,12 +108,8 @@ READERS: Registry[RecordLayout | NamedData] = Registry(
 def register_reader(reader: R, *, priority: int = 0) -> R:
     """Register a reader: a `RecordLayout`, a `NamedData`, or a function `record -> Sample`.
 
-    A function becomes a layout with the function's name, to be chosen with `--columns NAME`. Layouts with a higher priority
-    are tried first when the layout of a record is detected.
-
-    >>> @register_reader                                                                 # doctest: +SKIP
-    ... def trivia(record):
-    ...     return fl.Sample(record["qid"], record["ask"], [record["target"]])
+    A function becomes a layout with the function's name, to be chosen with `--columns NAME` (docs/howto/data.md). Layouts
+    with a higher priority are tried first when the layout of a record is detected.
     """
     entry = reader if isinstance(reader, RecordLayout | NamedData) else layout_of(reader)
     function = entry.samples if isinstance(entry, NamedData) else entry.sample

@@ -48,6 +48,8 @@ def check_whole(value: Any, name: str) -> None:
 class Sampler:
     """A sampler with its settings. A subclass is a frozen dataclass whose fields are declared with `setting`.
 
+    Given texts are replayed and scored with `run`; a sampler that does not define it cannot do so.
+
     batched   whether it writes several prompts at once; if not, the prompts of a batch are written one after another
     aligned   whether its blocks, of `block_length`, are counted from the start of each prompt. The rows of a batch are
               then padded by whole blocks, and `passes.ends` are the columns at which the prompts end
@@ -80,10 +82,7 @@ class Sampler:
         raise NotImplementedError
 
     def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """Run a sequence; return the first column that the pass writes, and the logits (B, N, V) from there on.
-
-        Given texts are replayed and scored with it; a sampler without a `run` of its own cannot do so.
-        """
+        """Run a sequence; return the first column that the pass writes, and the logits (B, N, V) from there on."""
         raise FloatLensError(f"a {type(self).__name__} sampler cannot run given sequences; define its `run`")
 
     def end(self, passes: Passes, column: int) -> int:
