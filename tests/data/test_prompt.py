@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from floatlens.data.prompt import Prompt, Region, build, clean, fit, regions_of, trim_passages
 from floatlens.data.sample import Passage
 from floatlens.data.template import parse, read
-from floatlens.data.tokenize import Token
+from floatlens.data.tokenize import Token, tokenise
 from floatlens.errors import FloatLensError
 
 QUESTION = "Where does Ada Tarn live?"
@@ -109,6 +109,14 @@ def test_special_strings_in_the_data_stay_plain_text(tokenizers, without_offsets
     assert count(prompt) == count(harmless)
     if kind in ("byte_level", "metaspace", "word_piece"):
         assert said(tokenizer, prompt, "doc1").lower() == letters(f"Ada {evil} Tarn").lower()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pieces_of_a_special_string_cover_their_own_characters(tokenizers, kind):
+    tokenizer, text = tokenizers[kind], "Ada <|user|> Tarn"
+    for token in tokenise(tokenizer, text, data=(0, len(text))):
+        piece = tokenizer.convert_ids_to_tokens(token.id).strip("▁Ġ")
+        assert piece in ("", text[token.start : token.end].strip()) or piece == text[token.start : token.end].lower()
 
 
 def test_unmarked_role_markers_of_the_template_stay_plain_text(fresh):
