@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-def recognises(config: Config) -> bool:
-    return config.get("model_type") == "diffusion_gemma"
-
-
 def native(config: Config) -> PreTrainedConfig:
     from transformers import DiffusionGemmaConfig
 
@@ -35,7 +31,7 @@ FAMILY = register_family(
         name="diffusion-gemma",
         about="diffusion on canvases of random tokens after a causal prompt, Gemma 4",
         example="google/diffusiongemma-26B-A4B-it",
-        recognises=recognises,
+        types=("diffusion_gemma",),
         native=native,
         head="multimodal",
         attention="block",

@@ -10,10 +10,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-def recognises(config: Config) -> bool:
-    return str(config.get("model_type", "")).lower() == "dream"
-
-
 def native(config: Config) -> PreTrainedConfig:
     from transformers import Qwen2Config
 
@@ -27,7 +23,7 @@ FAMILY = register_family(
         name="dream",
         about="masked diffusion, Qwen2 made bidirectional, logits shifted by one",
         example="Dream-org/Dream-v0-Instruct-7B",
-        recognises=recognises,
+        types=("dream",),
         native=native,
         tokenizer="Qwen2Tokenizer",
         sampler="dream",

@@ -24,7 +24,8 @@ class Family:
     name: str
     about: str  # one line about it
     example: str  # a Hub id
-    recognises: Callable[[Config], bool]  # whether a raw config.json is of this family
+    types: tuple[str, ...] = ()  # the values of model_type in its config.json, in lower case
+    recognises: Callable[[Config], bool] | None = None  # whether it is of this family, if its type does not tell
     # Converts the raw config to a native transformers config; None if transformers reads it directly.
     native: Callable[[Config], Any] | None = None
     renames: Mapping[str, str] = field(default_factory=dict)  # regular expressions for keys, and their replacements
@@ -67,7 +68,7 @@ FAMILIES: Registry[Family] = Registry("family", "floatlens.models", MODULES)
 
 def register_family(family: Family, *, priority: int = 0) -> Family:
     """Register a family and return it; a higher priority is asked first: `masked` has -10, `causal` -20."""
-    return FAMILIES.add(family.name, family, priority=priority, source=family.recognises)
+    return FAMILIES.add(family.name, family, priority=priority, source=family.recognises or family.native)
 
 
 def family_of(config: Config, where: str = "config.json") -> Family:
@@ -80,7 +81,7 @@ def family_of(config: Config, where: str = "config.json") -> Family:
     if not isinstance(kind, str | None):
         raise FloatLensError(f"{where}: field 'model_type' is {kind!r}; expected a string")
     for family in FAMILIES.values():
-        if family.recognises(config):
+        if (kind or "").lower() in family.types or (family.recognises is not None and family.recognises(config)):
             return family
     raise FloatLensError(
         f"{where}: field 'model_type' is {kind!r} (architecture {architecture(config) or None!r}), "

@@ -32,10 +32,6 @@ PLAIN = {"use_bias": False, "score_function": "sigmoid", "rope_scaling": None, "
 WITHOUT_BIAS = "the native GLM-4-MoE class has no such option; use a checkpoint without it, such as the published ones"
 
 
-def recognises(config: Config) -> bool:
-    return config.get("model_type") == "llada2_moe"
-
-
 def native(config: Config) -> PreTrainedConfig:
     from transformers import Glm4MoeConfig
 
@@ -87,7 +83,7 @@ LLADA2 = register_family(
         name="llada2",
         about="block diffusion, GLM-4-MoE made block-causal",
         example="inclusionAI/LLaDA2.0-mini",
-        recognises=recognises,
+        types=("llada2_moe",),
         native=native,
         renames=RENAMES,
         splits=SPLITS,
@@ -104,7 +100,7 @@ LLADA21 = register_family(
         name="llada2.1",
         about="block diffusion that edits its tokens, GLM-4-MoE made block-causal",
         example="inclusionAI/LLaDA2.1-mini",
-        recognises=lambda config: config.get("model_type") == "llada21_moe",
+        types=("llada21_moe",),
         sampler="llada2.1",
         other_samplers=("llada2",),
     )

@@ -28,10 +28,6 @@ ROPE = (
 RENAMES = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}
 
 
-def recognises(config: Config) -> bool:
-    return config.get("model_type") == "nemotron_labs_diffusion"
-
-
 def block_length(config: Config) -> int:
     return family.positive(config, "block_size", 32)
 
@@ -62,7 +58,7 @@ FAMILY = register_family(
         name="nemotron",
         about="block diffusion on a causal cache, Ministral 3; as NAME:arm autoregressive",
         example="nvidia/Nemotron-Labs-Diffusion-8B",
-        recognises=recognises,
+        types=("nemotron_labs_diffusion",),
         native=native,
         renames=RENAMES,
         attention="block",
@@ -79,7 +75,7 @@ AUTOREGRESSIVE = register_family(
         FAMILY,
         name="nemotron-arm",
         about="the same weights as nemotron, autoregressive",
-        recognises=lambda config: False,
+        types=(),
         native=causal,
         kind="arm",
         attention="causal",

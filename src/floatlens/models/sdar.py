@@ -35,7 +35,7 @@ SDAR = register_family(
         name="sdar",
         about="block diffusion, Qwen3 made block-causal",
         example="JetLM/SDAR-1.7B-Chat",
-        recognises=lambda config: config.get("model_type") == "sdar",
+        types=("sdar",),
         native=native,
         attention="block",
         cached=True,
@@ -49,6 +49,6 @@ SDAR_MOE = register_family(
         name="sdar-moe",
         about="block diffusion, Qwen3-MoE made block-causal",
         example="JetLM/SDAR-30B-A3B-Chat",
-        recognises=lambda config: config.get("model_type") == "sdar_moe",
+        types=("sdar_moe",),
     )
 )
