@@ -79,6 +79,15 @@ def test_traces_are_kept_and_change_no_answer(checkpoints, data, tmp_path):
     assert [r.name for r in trace.regions if r.name.startswith("doc")] == ["doc1", "doc2", "doc3", "doc4"]
 
 
+def test_a_resumed_stress_test_of_fewer_questions_has_their_own_distractors(checkpoints, data, tmp_path):
+    words = ("noise", checkpoints["mdm"], "--data", data, "--levels", "0,1", *SHORT)
+    ask(*words, "--out", tmp_path / "run")
+    ask(*words, "--limit", 3, "--out", tmp_path / "run", "--resume")
+    ask(*words, "--limit", 3, "--out", tmp_path / "fresh")
+    resumed, fresh = (pandas.read_parquet(tmp_path / name / "answers.parquet") for name in ("run", "fresh"))
+    pandas.testing.assert_frame_equal(resumed, fresh)
+
+
 def test_every_level_is_asked_again_under_an_intervention_and_its_control(checkpoints, data, tmp_path):
     spec = "mask-positions(region=gold)"
     options = ("--levels", "0,2", "--intervention", spec, "--controls", "3,4", "--out", tmp_path / "run")

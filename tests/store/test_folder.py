@@ -74,6 +74,30 @@ def test_a_resumed_run_may_be_asked_for_less_and_not_for_more(tmp_path: Path) ->
             RunFolder.create(tmp_path / str(number), whole, resume=True)
 
 
+def test_a_study_that_is_asked_for_less_is_then_the_smaller_one(tmp_path: Path) -> None:
+    def manifest(models: list[str], limit: int, only: list[str] | None = None) -> dict[str, Any]:
+        sizes = {"traces": min(24, limit), "knowledge": limit}
+        asked: dict[str, Any] = {"models": models, "data": ["x"], "read": {"limit": limit}, "sizes": sizes}
+        asked |= {"findings": only or ["drift", "heads"], "scope": {"only": only or [], "skip": [], "setting": "paper"}}
+        return {"command": "study", "asked": asked, "models": {name: {} for name in models}}
+
+    def several(limit: int) -> dict[str, Any]:
+        plans = [manifest([name], limit)["asked"] for name in ("a", "b")]
+        return {"command": "study", "asked": {"models": ["a", "b"], "plans": plans}}
+
+    RunFolder.create(tmp_path / "run", manifest(["a", "b"], 30)).close()
+    for less in (manifest(["a"], 30), manifest(["a"], 25), manifest(["a"], 9), manifest(["a"], 9, ["heads"])):
+        RunFolder.create(tmp_path / "run", less, resume=True).close()
+        assert RunFolder.open(tmp_path / "run").manifest == less
+    for more in (manifest(["a", "b"], 9, ["heads"]), manifest(["a"], 10, ["heads"]), manifest(["a"], 9)):
+        with pytest.raises(FloatLensError, match="started with other settings"):
+            RunFolder.create(tmp_path / "run", more, resume=True)
+    RunFolder.create(tmp_path / "several", several(9)).close()
+    RunFolder.create(tmp_path / "several", several(3), resume=True).close()
+    with pytest.raises(FloatLensError, match="started with other settings"):
+        RunFolder.create(tmp_path / "several", several(9), resume=True)
+
+
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("dear")
     with pytest.raises(FloatLensError, match="is not empty and is not a run folder"):

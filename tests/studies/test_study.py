@@ -122,6 +122,33 @@ def test_a_part_that_fails_is_told_in_its_section_and_done_by_resume(
     assert last.claims == again.claims
 
 
+def test_a_resumed_study_may_be_asked_for_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is then the smaller study, from what the larger one has done; stress tests draw their passages again."""
+    given: dict[str, Any] = {
+        **QUICK,
+        "max_new_tokens": 4,
+        "only": ["drift", "stress", "knowledge"],
+        "stresses": ["noise"],
+    }
+    more: dict[str, Any] = {**given, "data": ["world:fresh", "world:hops"], "limit": 5}
+    less: dict[str, Any] = {**given, "only": ["drift", "stress"], "limit": 3}
+    fl.study(["tiny-mdm", "tiny-arm"], out=tmp_path / "s", **more)  # type: ignore[operator]
+    with monkeypatch.context() as counted:
+        counter = Counter(counted)
+        found = fl.study("tiny-mdm", out=tmp_path / "s", resume=True, **less)  # type: ignore[operator]
+        again = [row for row in counter.rows if row[2].endswith(" None")]  # without texts that are given
+    fresh = fl.study("tiny-mdm", out=tmp_path / "f", **less)  # type: ignore[operator]
+    assert not found.failed and found.claims == fresh.claims
+    pd.testing.assert_frame_equal(*(pd.read_parquet(one.path / "answers.parquet") for one in (found, fresh)))
+    homes = [model_runs(one.path)[0] for one in (found, fresh)]
+    assert len(model_runs(found.path)) == 1 and "tiny-arm" not in found.report.read_text()
+    assert [name for name, _ in homes[0].samples()] == [name for name, _ in homes[1].samples()]
+    assert len(again) == 3 * 4, "only three questions with 1, 2, 4 and 8 distractors, which are others"
+    for larger in ({**less, "limit": 4}, {**less, "only": given["only"]}, {**less, "data": more["data"]}):
+        with pytest.raises(FloatLensError, match="started with other settings"):
+            fl.study("tiny-mdm", out=tmp_path / "s", resume=True, **larger)  # type: ignore[operator]
+
+
 def test_a_resumed_study_asks_questions_that_failed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {**QUICK, "out": tmp_path / "s", "only": ["knowledge"], "limit": 3}
     whole = Lens.generate

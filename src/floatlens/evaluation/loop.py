@@ -32,10 +32,12 @@ from floatlens.lens import Generation, Lens, limit_threads
 from floatlens.options import Data, Load, Recording, Run, Sampling, make
 from floatlens.store.engine import Engine, ProgressCallback, WorkerDied
 from floatlens.store.folder import RunFolder
+from floatlens.store.storage import hash_bytes
 
 T = TypeVar("T")
 R = TypeVar("R")
 Checksums = Mapping[str, str]  # of traces, by their names in the run folder
+PROMPT = "prompt"  # the hash of a result's prompt, beside the fields of its record
 # Errors of a single sample. Other FloatLensErrors are about settings and OSErrors about the disk: these stop the run.
 SAMPLE_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, NotANumber)
 
@@ -228,7 +230,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 class Journal:
     """The results of a run by key, read from the run folder if there is one, and written to it.
 
-    Results that are errors are dropped, so that they are tried again. `kind` is the class of the records; with
+    Results that are errors are dropped, so that they are tried again, and a result counts for its own prompt only: the
+    passages of a stress test, for example, depend on all questions that are asked. `kind` is the class of the records; with
     `share_prompts`, a prompt that several questions share is answered only once.
     """
 
@@ -237,18 +240,28 @@ class Journal:
     ) -> None:
         self.folder, self.share_prompts = folder, share_prompts
         self.found: dict[Key, Any] = {}
+        self.prompts: dict[Key, str] = {}  # the hash of the prompt of each result
         self.first: dict[tuple[object, ...], tuple[Key, Experiment]] = {}  # the question that has each prompt first
         if folder is not None:
             results = folder.results()
             folder.forget(result for result in results if result.value.get("error"))
             kept = [result for result in results if not result.value.get("error")]
-            self.found = {result.key: kind.from_result(result.key, result.value) for result in kept}
+            values = {result.key: dict(result.value) for result in kept}
+            self.prompts = {key: str(value.pop(PROMPT)) for key, value in values.items() if PROMPT in value}
+            self.found = {key: kind.from_result(key, value) for key, value in values.items()}
 
     def add(self, record: AnswerRecord, checksums: Checksums | None = None) -> None:
         """Write a result. `checksums` are those of its traces."""
         self.found[record.key] = record
         if self.folder is not None:
-            self.folder.put(record.key, record.value(), checksums)
+            self.folder.put(record.key, record.value() | {PROMPT: self.prompts.get(record.key, "")}, checksums)
+
+    def expect(self, key: Key, prompt: Prompt | None) -> None:
+        """Drop the result of another prompt."""
+        digest = "" if prompt is None else hash_bytes(repr((prompt.ids, prompt.script, prompt.tail)).encode())[:16]
+        if self.prompts.setdefault(key, digest) != digest:
+            self.prompts[key] = digest
+            self.found.pop(key, None)
 
     def origin(self, key: Key, prompt: Prompt, experiment: Experiment) -> Key | None:
         """Return the key of the result with the answer to the same prompt, or None if the question is to be asked.
@@ -331,6 +344,8 @@ def _plan(
 ) -> Iterator[Batch]:
     """Plan the batches of some questions from all their cases, whether these have a result already or not."""
     every = [case for several in cases.values() for case in several]
+    for record, prompt in every:
+        journal.expect(record.key, prompt)
     missing = frozenset(case.record.key for case in every if case.record.key not in journal.found)
     for record, _ in every:
         if record.key in missing and record.error is not None:  # it cannot be asked: the reason is its result

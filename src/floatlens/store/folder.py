@@ -45,14 +45,18 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 ERRORS = "errors.jsonl"
+PARTS = "parts.json"  # in a model's run of a study: which parts it did, and what failed
 RESULTS, SAMPLES, BROKEN = "results", "samples", "broken"
 FOLDERS = (RESULTS, SAMPLES, BROKEN, "figures", "findings", "models", "causes", "replays")
 FILES = (
     *(MANIFEST, ERRORS, PROBLEMS, LOCK, "answers.parquet", "attention.parquet", "track.parquet", "results.json"),
-    *("claims.json", "parts.json", "plan.json", "report.html", "table1.md", "table1.tex", "table1.csv"),
+    *("claims.json", PARTS, "plan.json", "report.html", "table1.md", "table1.tex", "table1.csv"),
 )
 # Fields that must be the same for a run to be resumed: the machine may change, the model or data set may not.
 MATCHED = ("command", "asked", "models", "data", "versions")
+# Commands whose runs may be resumed with less than they were started with. A study's manifest is then that of the smaller
+# one, because its traces need fewer statistics; that of the others stays.
+NARROWED, STUDY = ("trace", "eval", "ablate", "stress"), "study"
 TREE = re.compile(rf"{SAMPLES}/[A-Za-z0-9][A-Za-z0-9-]*")
 Key = tuple[str, ...]
 
@@ -183,11 +187,14 @@ class RunFolder:
         run.nonce = run._lock.nonce
         try:
             if run._check_new(resume):  # another process may have been faster
-                text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str) + "\n"
-                run.storage.write(MANIFEST, text.encode())
+                run._write_manifest(manifest)
                 run._made = made
             else:
-                check_same_settings(str(run), run.manifest, manifest)
+                before, now = run.manifest, json.loads(json.dumps(manifest, default=str))
+                check_same_settings(str(run), before, now)
+                smaller = before | {name: now[name] for name in ("asked", "models", "data") if name in now}
+                if before.get("command") == STUDY and smaller != before:
+                    run._write_manifest(smaller)
                 run.recover()
         except BaseException:
             run.close()
@@ -200,6 +207,10 @@ class RunFolder:
         if exists and not resume:
             raise FloatLensError(f"{self} is already a run; use --resume to continue it, or another --out")
         return not exists
+
+    def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        text = json.dumps(manifest, indent=2, ensure_ascii=False, default=str) + "\n"
+        self.storage.write(MANIFEST, text.encode())
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -334,13 +345,17 @@ class RunFolder:
     def samples(self) -> list[tuple[str, Path]]:
         """The finished traces as (sample id, path), sorted by path. Those at a URL are downloaded first.
 
-        A damaged one, or a link that leads out of the run, is left out with a warning.
+        Of a study that was resumed with fewer questions, those of these questions. A damaged one, or a link that leads out
+        of the run, is left out with a warning.
         """
         if self.remote:
             for name in sorted({tree for result in self.results() for tree in result.trees}):
                 if not (self.path / name).exists():
                     self.storage.download(name, self.path / name)
         found = []
+        parts = untrusted.parse_json(self.storage.read(PARTS), f"{self}/{PARTS}") if self.storage.exists(PARTS) else {}
+        traced = parts.get("traces")
+        wanted = set(map(str, traced)) if isinstance(traced, list) else None
         folder = self.path / SAMPLES
         for path in [self.path / "zarr.json"] if self.is_trace else sorted(folder.glob("*/zarr.json")):
             if path.parent.name.startswith("."):
@@ -350,7 +365,9 @@ class RunFolder:
             except FloatLensError as error:
                 warnings.warn(f"left out: {error}", stacklevel=1)  # once per trace
                 continue
-            found.append((str(attributes.get("sample_id", path.parent.name)), path.parent))
+            name = str(attributes.get("sample_id", path.parent.name))
+            if wanted is None or name in wanted:
+                found.append((name, path.parent))
         return found
 
     # --- errors and tables ----------------------------------------------------------------------------------
@@ -398,23 +415,40 @@ def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[s
 
 
 def narrow(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Reduce the settings of a run to the models, data sets, conditions and first questions that are asked for now.
-
-    Not for a stress test, which draws its passages from all questions.
-    """
-    old, new = before.get("asked", {}), now.get("asked", {})
-    if now.get("command") not in ("trace", "eval", "ablate") or not isinstance(old, dict):
+    """Reduce the manifest of a run to the models, data sets, conditions, findings and first questions that are asked for
+    now, if these are among its own."""
+    if before.get("command") not in (*NARROWED, STUDY):
         return
-    for name in ("models", "data", "conditions"):
+    for name in ("models", "data"):
+        one, other = before.get(name), now.get(name)
+        if isinstance(one, dict) and isinstance(other, dict):
+            before[name] = {key: each for key, each in one.items() if key in other or not other.keys() <= one.keys()}
+    old, new = before.get("asked"), now.get("asked")
+    if isinstance(old, dict) and isinstance(new, dict):
+        _narrow_asked(old, new)
+        several = [asked.get("plans") for asked in (old, new)]
+        if all(isinstance(plans, list) for plans in several):  # a study whose models are asked different questions
+            for one, other in zip(*several, strict=False):
+                _narrow_asked(one, other)
+
+
+def _narrow_asked(old: dict[str, Any], new: dict[str, Any]) -> None:
+    for name in ("models", "data", "conditions", "findings"):
         one, other = old.get(name), new.get(name)
         if isinstance(one, list) and isinstance(other, list) and all(each in one for each in other):
             old[name] = other
-            if isinstance(before.get(name), dict) and isinstance(now.get(name), dict):
-                before[name] = {key: each for key, each in before[name].items() if key in now[name]}
     read, limit = old.get("read"), (new.get("read") or {}).get("limit")
     if isinstance(read, dict) and limit is not None and read.get("seed") is None:  # questions in the order of the data
         whole = read.get("limit") or limit
         read["limit"] = min(whole, limit) if isinstance(whole, int) else whole
+    scope, given, sizes = old.get("scope"), new.get("scope"), old.get("sizes")
+    if isinstance(scope, dict) and isinstance(given, dict):  # these options are resolved in `findings` and `sizes`
+        scope |= {name: given[name] for name in ("only", "skip", "beyond", "sizes") if name in given}
+    if isinstance(sizes, dict):
+        for part, size in (new.get("sizes") or {}).items():
+            most = sizes.get(part, 0)
+            if most is None or (isinstance(most, int) and size is not None and size <= most):
+                sizes[part] = size
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:

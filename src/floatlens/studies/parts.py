@@ -34,7 +34,7 @@ from floatlens.interventions.intervention import NO_ATTENTION
 from floatlens.models.describe import is_state_space
 from floatlens.options import Recording
 from floatlens.store.engine import Engine, ProgressCallback, as_one
-from floatlens.store.folder import ERRORS, RunFolder
+from floatlens.store.folder import ERRORS, PARTS, RunFolder
 from floatlens.store.runs import CAUSES, REPLAYS, TEXTS
 from floatlens.studies.analyse import reason_of
 from floatlens.studies.plan import StudyPlan
@@ -44,7 +44,6 @@ from floatlens.trace.trace import Trace
 if TYPE_CHECKING:
     from floatlens.lens import Lens
 
-STATUS = "parts.json"
 INSIDE = (CAUSES, TEXTS, REPLAYS)  # runs inside a model's run in which a question can fail
 KNOWN = ("world:common",)  # memorised by the bundled models, so it is not informative about the use of passages
 PREFERRED = {"layout": "world:hops"}  # the world's data set made for a stress test
@@ -86,6 +85,7 @@ class ModelStudy:
     engine: Engine | None
     watch: ProgressCallback | None
     rows: dict[Key, AnswerRecord] = field(default_factory=dict)
+    traced: list[str] = field(default_factory=list)  # the names of the traces
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
     notes: list[str] = field(default_factory=list)
 
@@ -106,16 +106,20 @@ def study_model(
 
     Returns the seconds per part, the reasons of failed parts, and notes.
     """
-    asked = {"model": model, **plan.asked()}
+    manifest = plan.manifest({"model": model, **plan.asked()}, [model])
+    asked = {name: value for name, value in manifest["asked"].items() if name != "models"}
+    asked = json.loads(json.dumps(asked, default=str))
     with (
-        RunFolder.create(path, plan.manifest(asked, [model]), resume=True) as folder,
+        RunFolder.create(path, manifest, resume=True) as folder,
         engine.keep_workers() if engine else nullcontext(),
     ):
         storage = folder.storage
         failures = any(storage.exists(f"{inside}{ERRORS}") for inside in ("", *(f"{name}/" for name in INSIDE)))
-        before = json.loads(storage.read(STATUS)) if storage.exists(STATUS) else {"failed": True}
-        if not before["failed"] and not failures:
+        before = json.loads(storage.read(PARTS)) if storage.exists(PARTS) else {}
+        if before and not before["failed"] and not failures and before.get("asked") == asked:
             return before
+        if before:
+            storage.remove(PARTS)
         worker, journal = ModelWorker(plan.load), Journal(folder, share_prompts=True)
         plan_with = worker.planning_lens(model, engine is None)
         shared = ModelStudy(plan, model, plan_with, plan.sources(), folder, journal, worker, engine, watch)
@@ -132,8 +136,9 @@ def study_model(
             seconds[name] = round(time.perf_counter() - began, 2)
         answers = answers_table(list(shared.rows.values()))
         folder.write_table("answers", pd.concat([answers, *shared.tables], ignore_index=True))
-        status = {"model": model, "seconds": seconds, "failed": failed, "notes": shared.notes}
-        folder.write_text(STATUS, json.dumps(status, indent=2, ensure_ascii=False) + "\n")
+        status: dict[str, Any] = {"model": model, "seconds": seconds, "failed": failed, "notes": shared.notes}
+        status |= {"asked": asked, "traces": None if "traces" in failed else shared.traced}
+        folder.write_text(PARTS, json.dumps(status, indent=2, ensure_ascii=False) + "\n")
         folder.finish()
         return status
 
@@ -150,6 +155,7 @@ def ask_questions(shared: ModelStudy, part: str) -> None:
     records, _ = run_experiments(jobs, shared.worker, shared.journal, engine=shared.engine, watch=watch)
     moved = part == "traces" and plan.reading.gold_at  # asked three times, say; Table 1 counts a question once
     shared.rows.update({each.key: each for each in records if not (moved and each.condition == OPEN)})
+    shared.traced += [each.trace_id for each in records if part == "traces"]
 
 
 def trace_experiments(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> tuple[list[Experiment], list[str]]:
@@ -279,7 +285,8 @@ def run_replays(shared: ModelStudy) -> None:
     plan, model = shared.plan, shared.model
     if not is_replayed(shared.lens) or SHORT not in plan.traced:
         return
-    short = sorted((name, path) for name, path in shared.folder.samples() if split_id(name)[1] == SHORT)
+    asked = {name for name in shared.traced if split_id(name)[1] == SHORT}
+    short = sorted((name, path) for name, path in shared.folder.samples() if name in asked)
     traces = [Trace.open(path) for _, path in (short if plan.scope.full else short[:REPLAYED])]
     watch = as_one(shared.watch, f"{model}, replays", (1 + len(INSTRUCTIONS)) * len(traces))
     recording = Recording(record=("received",), detail=plan.scope.detail)

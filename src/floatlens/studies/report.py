@@ -165,7 +165,8 @@ def switch_traces(homes: Sequence[Path]) -> tuple[list[Trace], str]:
             if {"without", "with"} <= set(found) and deep_anchors(found["with"])[
                 1
             ].any():  # else there is nothing to see
-                return [found["without"], found["with"]], str(run.manifest.get("asked", {}).get("token", ""))
+                tokens = [str(result.value.get("token", "")) for result in run.results()]
+                return [found["without"], found["with"]], "".join(tokens[:1])
     return [], ""
 
 

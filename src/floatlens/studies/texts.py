@@ -113,12 +113,13 @@ def record_switch(shared: ModelStudy, without: Text, back: Text, token: str) -> 
     """
     model = shared.model
     watch = as_one(shared.watch, f"{model}, the same text without and with {token!r}", 2)
-    with shared.folder_inside(SWITCH, token=token) as folder:
-        there = {result.key for result in folder.results()}
+    with shared.folder_inside(SWITCH) as folder:
+        there = {result.key: result.value for result in folder.results()}
         for name, text in {"without": without, "with": back}.items():
-            if (model, name) not in there:
+            value = {"model": model, "id": name, "token": token, "ids": text.ids[:SHOWN_PROMPT]}
+            if there.get((model, name)) != value:
                 trace = trace_switch(shared.worker.lens(model), text, name, token)
-                folder.put((model, name), {"model": model, "id": name, "token": token}, folder.save_trace(name, trace))
+                folder.put((model, name), value, folder.save_trace(name, trace))
             if watch is not None:
                 watch(name, 1)()
         folder.finish()
