@@ -188,10 +188,10 @@ def token_texts(tokenizer: Any, texts: Mapping[str, str], length: int = MARGIN) 
     found = {}
     for place, id_ in enumerate(ids):
         text, following = every[place], iter(every[place + 1 :] + every[:place])
-        tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         while len(tokens) < length and (more := next(following, None)) is not None:
             text = f"{text}\n{more}"
-            tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+            tokens = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         if len(tokens) < length:
             raise FloatLensError(f"the texts have {len(tokens)} tokens together; at least {length} are needed")
         found[id_] = tokens[:length]
