@@ -22,7 +22,7 @@ from floatlens.cli import main
 from floatlens.errors import FloatLensError
 from floatlens.options import Run
 from floatlens.store import ray as ray_engine
-from floatlens.store.engine import LocalEngine, WorkerDied, make_engine, try_again
+from floatlens.store.engine import Engine, WorkerDied, make_engine, try_again
 from floatlens.store.ray import RayEngine
 from tests.store.conftest import Undisturbed, assert_same
 from tests.store.fork_server import ROOT, ForkServer
@@ -52,7 +52,7 @@ def test_jobs_are_taken_one_by_one_as_there_is_room(tmp_path: Path) -> None:
             taken.append(job)
             yield job
 
-    for done, _ in enumerate(LocalEngine(workers=1).run(Squares(str(tmp_path)), counted()), start=1):
+    for done, _ in enumerate(Engine(workers=1).run(Squares(str(tmp_path)), counted()), start=1):
         assert len(taken) == done
 
 
@@ -61,7 +61,7 @@ def test_jobs_are_taken_one_by_one_as_there_is_room(tmp_path: Path) -> None:
 
 def test_processes_that_die_cost_nothing_and_a_deadly_sample_only_itself(tmp_path: Path) -> None:
     worker = Squares(str(tmp_path), once=(3,), deadly=(8,))
-    done = list(LocalEngine(workers=2).run(worker, jobs(12)))
+    done = list(Engine(workers=2).run(worker, jobs(12)))
     assert squares(done) == {n: s for n, s in EXPECTED.items() if n != 8}
     assert [job.numbers for job, made in done if isinstance(made, WorkerDied)] == [(8,)]
     [reason] = [str(made) for _, made in done if isinstance(made, WorkerDied)]
@@ -80,7 +80,7 @@ def test_two_processes_give_what_one_gives(
 
 
 def test_workers_that_stay_are_the_same_ones_as_long_as_it_is_the_same_work(tmp_path: Path) -> None:
-    engine, worker = LocalEngine(workers=2), Squares(str(tmp_path))
+    engine, worker = Engine(workers=2), Squares(str(tmp_path))
 
     def done_by(worker: Squares) -> set[int]:
         return {pid for _, made in engine.run(worker, jobs(12)) for _, _, pid in made}
@@ -95,12 +95,12 @@ def test_workers_that_stay_are_the_same_ones_as_long_as_it_is_the_same_work(tmp_
 
 def test_no_process_is_started_when_nothing_is_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floatlens.store.engine.LocalWorker", lambda *_: pytest.fail("a process was started"))
-    assert list(LocalEngine(workers=2).run(Squares("nowhere"), [])) == []
+    assert list(Engine(workers=2).run(Squares("nowhere"), [])) == []
 
 
 def test_an_error_about_the_settings_comes_back_as_it_was_raised(tmp_path: Path) -> None:
     with pytest.raises(FloatLensError, match="number 5 cannot be squared"):
-        list(LocalEngine(workers=2).run(Squares(str(tmp_path), wrong=(5,)), jobs(12)))
+        list(Engine(workers=2).run(Squares(str(tmp_path), wrong=(5,)), jobs(12)))
 
 
 # --- a stand-in for Ray: its calls, answered by threads ---------------------------------------------------------------

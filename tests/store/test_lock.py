@@ -115,6 +115,18 @@ def test_a_claim_that_another_client_makes_at_the_same_moment_is_respected(
     assert lock.read_holder(Storage(place))["nonce"] == "another" and not Storage(place).exists("manifest.json")
 
 
+def test_a_dead_claim_that_another_process_replaces_at_the_same_moment_is_left_to_it(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunFolder.create(place, {"asked": {}}).close()
+    claim(place, **DEAD)
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: claim(place, **OTHER))  # while ours settles
+    with pytest.raises(FloatLensError, match=f"is in use by process {os.getppid()}"):
+        RunFolder.create(place, {"asked": {}}, resume=True)
+    assert lock.read_holder(Storage(place))["nonce"] == "another"
+    Storage(place).remove("lock")
+
+
 def start_and_write(place: Path, together: Barrier, answer: Connection) -> None:
     together.wait()
     run, said = None, ""

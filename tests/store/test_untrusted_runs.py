@@ -257,6 +257,16 @@ def test_a_small_table_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> No
     assert len(untrusted.read_parquet(tmp_path / "answers.parquet", tmp_path)) == 1000
 
 
+def test_a_table_whose_columns_claim_more_bytes_than_the_file_has_is_refused(tmp_path: Path) -> None:
+    """Columns that share their bytes make a small file as large as one likes."""
+    file, rng = tmp_path / "answers.parquet", np.random.default_rng(0)
+    pyarrow.parquet.write_table(pyarrow.table({"accuracy": rng.random(100_000)}), file)
+    content = file.read_bytes()
+    file.write_bytes(content[:1000] + content[-100_000:])  # the footer, and less data than it says
+    with pytest.raises(FloatLensError, match="claims more bytes than it has"):
+        untrusted.read_parquet(file, tmp_path)
+
+
 @pytest.mark.parametrize("content", ["[]", "{", '{"failed": 3}', '{"notes": [3]}', '{"failed": {"a": []}}'])
 def test_results_of_other_fields_are_a_usage_error(tmp_path: Path, content: str) -> None:
     run = started(tmp_path / "run")
