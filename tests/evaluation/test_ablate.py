@@ -32,7 +32,7 @@ from floatlens.findings.causes import causes
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Generation
 from floatlens.options import Run, Sampling
-from floatlens.store.engine import LocalEngine
+from floatlens.store.engine import Engine
 from floatlens.store.folder import RunFolder
 
 NEW = 6
@@ -194,7 +194,7 @@ def test_what_failed_is_tried_again_when_asked(
 
 def test_lenses_stay_in_their_process(lenses: dict[str, fl.Lens], samples: list[Sample]) -> None:
     with pytest.raises(fl.FloatLensError, match=r"pass the name of the model \(tiny-arm\) instead of a lens"):
-        ablate([lenses["tiny-arm"]], samples, ["soft-cap(3)"], engine=LocalEngine(workers=2))
+        ablate([lenses["tiny-arm"]], samples, ["soft-cap(3)"], engine=Engine(workers=2))
 
 
 def test_a_batch_is_taken_apart_by_questions_and_then_by_conditions(

@@ -27,7 +27,7 @@ from floatlens.evaluation.sources import CLOSED
 from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import files, table1, terminal
 from floatlens.options import Sampling
-from floatlens.store.engine import LocalEngine, WorkerDied
+from floatlens.store.engine import Engine, WorkerDied
 
 
 @dataclass
@@ -179,7 +179,7 @@ def test_one_failing_question_does_not_take_its_batch_along(tokenizer):
     assert [r.error for r in rows] == [None, None, None, "the size of tensor a must match", None, None]
 
 
-class Deadly(LocalEngine):
+class Deadly(Engine):
     """No worker survives a batch with more than the first question."""
 
     def run(self, worker, jobs):

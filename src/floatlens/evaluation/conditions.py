@@ -1,4 +1,4 @@
-"""The conditions of an ablation: interventions, their doses, and their matched random controls."""
+"""The conditions under which questions are asked: interventions, their doses, and their matched random controls."""
 
 from __future__ import annotations
 

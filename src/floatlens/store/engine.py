@@ -49,28 +49,29 @@ class WorkerDied(FloatLensError):
 
 
 class Engine:
-    """Runs jobs with `workers` workers; subclasses say how a worker is started and waited for.
+    """Runs jobs with `workers` processes. With GPUs, each sees its own `gpus_per_worker` of them.
 
-    A worker has a `number`, and gets jobs once it is `ready`; `job` and `tries` are its job and how often that was tried.
-    It has `send(job)`, `stop()` and `receive()`, which returns what the worker sent, one of the kinds above and its content,
-    or raises WorkerDied.
+    A subclass says how a worker elsewhere is started and waited for. A worker has a `number`, and gets jobs once it is
+    `ready`; `job` and `tries` are its job and how often that was tried. It has `send(job)`, `stop()` and `receive()`, which
+    returns what the worker sent, one of the kinds above and its content, or raises WorkerDied.
     """
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(self, workers: int = 1, gpus_per_worker: float | None = None) -> None:
         if workers < 1:
             raise FloatLensError(f"workers {workers} is not a positive number; use --engine local")
-        self.workers = workers
+        self.workers, self.gpus_per_worker = workers, gpus_per_worker
         self.progress: Callable[..., None] = ignore  # called with what a worker reports
         self._pool: list[Any] = []
         self._worker: Callable[[Any], Any] | None = None
         self._keep = False
 
     def start_worker(self, worker: Callable[[Any], Any], number: int) -> Any:
-        raise NotImplementedError
+        return LocalWorker(number, worker, self.workers, self.gpus_per_worker)
 
     def wait_for(self, workers: Sequence[Any]) -> Sequence[Any]:
         """Those of the workers from which something can be received; possibly none."""
-        raise NotImplementedError
+        found = wait([worker.connection for worker in workers])
+        return [worker for worker in workers if worker.connection in found]
 
     def shut_down(self) -> None:
         """Stop everything but workers that the engine started."""
@@ -187,28 +188,13 @@ def make_engine(run: Run) -> Engine | None:
     if name == "ray":
         from floatlens.store.ray import RayEngine
 
-        return RayEngine(count, gpus or 0.0)
+        return RayEngine(count, gpus)
     if gpus is not None and gpus != int(gpus):
         raise FloatLensError(f"the local engine needs whole GPUs, not {gpus}; use --engine ray:{count}x{gpus}")
-    return None if count == 1 else LocalEngine(count, None if gpus is None else int(gpus))
+    return None if count == 1 else Engine(count, gpus)
 
 
 # --- processes on this machine ----------------------------------------------------------------------------------------
-
-
-class LocalEngine(Engine):
-    """`workers` processes. With GPUs, each sees its own `gpus_per_worker` of them."""
-
-    def __init__(self, workers: int = 1, gpus_per_worker: int | None = None) -> None:
-        super().__init__(workers)
-        self.gpus_per_worker = gpus_per_worker
-
-    def start_worker(self, worker: Callable[[Any], Any], number: int) -> LocalWorker:
-        return LocalWorker(number, worker, self.workers, self.gpus_per_worker)
-
-    def wait_for(self, workers: Sequence[LocalWorker]) -> list[LocalWorker]:
-        found = wait([worker.connection for worker in workers])
-        return [worker for worker in workers if worker.connection in found]
 
 
 class LocalWorker:
@@ -244,7 +230,7 @@ class LocalWorker:
 
 
 def serve_jobs(
-    connection: Connection, number: int, worker: Callable[[Any], Any], workers: int, gpus_per_worker: int | None
+    connection: Connection, number: int, worker: Callable[[Any], Any], workers: int, gpus_per_worker: float | None
 ) -> None:
     """Run the jobs that arrive in a worker process, until it is killed or the process that sends them is gone."""
     global _connection
@@ -263,14 +249,14 @@ def serve_jobs(
             connection.send(run_job(worker, connection.recv()))
 
 
-def use_own_devices(number: int, workers: int, gpus_per_worker: int | None) -> None:
+def use_own_devices(number: int, workers: int, gpus_per_worker: float | None) -> None:
     """Restrict this process to its GPUs, or to its share of the cores."""
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
     if devices:
-        count = gpus_per_worker or max(1, len(devices) // workers)
+        count = int(gpus_per_worker or max(1, len(devices) // workers))
         mine = [devices[(number * count + i) % len(devices)] for i in range(count)]
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
     else:
@@ -292,7 +278,7 @@ def run_all(
     """
     if min(jobs, len(tasks)) < 2:
         return [_call(function, watch, task) for task in tasks]
-    engine = LocalEngine(min(jobs, len(tasks)))
+    engine = Engine(min(jobs, len(tasks)))
     bars: dict[str, Callable[[], None]] = {}
 
     def show(name: str, label: str | None = None, total: int | None = None) -> None:

@@ -29,11 +29,8 @@ class RayEngine(Engine):
     Each actor has one CPU and `gpus_per_worker` GPUs.
     """
 
-    def __init__(self, workers: int = 1, gpus_per_worker: float = 0.0) -> None:
-        super().__init__(workers)
-        self.gpus_per_worker = gpus_per_worker
-        self.connected_here = False
-        self.since = 0.0  # when the last worker was started
+    connected_here = False
+    since = 0.0  # when the last worker was started
 
     def run(self, worker: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         import_ray(private=_address() == LOCAL)  # one that is missing is reported before anything is planned
@@ -45,7 +42,7 @@ class RayEngine(Engine):
             self._connect(ray)
         self.since = time.monotonic()
         # Ray's own retries are off: the queue gives a job to another actor at once.
-        options = {"num_cpus": 1, "num_gpus": self.gpus_per_worker, "max_restarts": 0}
+        options = {"num_cpus": 1, "num_gpus": self.gpus_per_worker or 0, "max_restarts": 0}
         return RayWorker(number, ray, ray.remote(**options)(RayActor).remote(worker))
 
     def wait_for(self, workers: Sequence[RayWorker]) -> list[RayWorker]:
@@ -54,8 +51,9 @@ class RayEngine(Engine):
         if not any(worker.ready for worker in self._pool) and time.monotonic() - self.since > PATIENCE:
             resources = {name: n for name, n in ray.cluster_resources().items() if name in ("CPU", "GPU")}
             raise FloatLensError(
-                f"no Ray worker could start within {PATIENCE:.0f} seconds: each needs 1 CPU and {self.gpus_per_worker:g} "
-                f"GPU, the cluster has {resources}; use fewer GPUs per worker or a larger cluster"
+                f"no Ray worker could start within {PATIENCE:.0f} seconds: each needs 1 CPU and "
+                f"{self.gpus_per_worker or 0:g} GPU, the cluster has {resources}; "
+                "use fewer GPUs per worker or a larger cluster"
             )
         return [worker for worker in workers if worker.reference in found]
 
