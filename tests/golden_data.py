@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +16,8 @@ FOLDER = Path(os.environ.get("FLOATLENS_GOLDEN") or Path(__file__).parent / "gol
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file, or of the compressed one in its place."""
-    packed = path.with_name(f"{path.name}.gz")
-    return json.loads(gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes())
+    packed = path.with_name(f"{path.name}.xz")
+    return json.loads(lzma.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes())
 
 
 def read(name: str) -> Any:

@@ -6,6 +6,7 @@ with the curves of the training run.
 
 import csv
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,7 @@ def curves(run: Path, out: Path, title: str) -> None:
     right.legend(frameon=False, fontsize=8)
     figure.savefig(out, metadata={"Date": None})
     plt.close(figure)
+    out.write_text(re.sub(r"(\d\d\.\d\d)\d+", r"\1", out.read_text()))  # hundredths of a point are enough
 
 
 CARD = """\

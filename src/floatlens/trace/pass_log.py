@@ -125,7 +125,8 @@ class PassLog:
             self.problems[self.generation] = problem
             self.open = ObservedStep(self.generation)
             return
-        ids, mask, cache = given[name], given.get("attention_mask"), given.get("past_key_values")
+        ids, mask = given[name], given.get("attention_mask")
+        cache: Any = given.get("past_key_values")
         if self.own_cache and current_pass() is None:
             self.waiting, self.token = (ids, mask), enter_pass(ForwardPass.appended(ids, 0))
             self.session.first_call = self._first_call
