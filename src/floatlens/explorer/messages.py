@@ -115,7 +115,7 @@ def _checked(value: Any, field: Any, place: str) -> Any:
         if not isinstance(value, dict):
             raise ValueError(f"{place} is not an object")
         if unknown := sorted(value.keys() - field.keys()):
-            raise ValueError(f"{before}{ascii(unknown[0])[1:80]} is unknown")
+            raise ValueError(f"{before}{ascii(unknown[0])[1:-1][:80]} is unknown")
         if missing := [name for name, rule in field.items() if len(rule) < 4 and name not in value]:
             raise ValueError(f"{before}{missing[0]} is missing")
         return {n: _checked(value[n], r, before + n) if n in value else r[3] for n, r in field.items()}
@@ -126,7 +126,7 @@ def _checked(value: Any, field: Any, place: str) -> Any:
         raise ValueError(f"{place} is not {NAMES[kind]}")
     size = value if isinstance(value, int) else len(value)
     if not least <= size <= most:
-        said = f"is {value}" if kind is int else f"has {size:,} {'items' if kind is list else 'characters'}"
+        said = f"is {str(value)[:20]}" if kind is int else f"has {size:,} {'items' if kind is list else 'characters'}"
         raise ValueError(f"{place} {said}; expected {least:,} to {most:,}")
     if kind is list:
         return [_checked(one, ITEMS[place], f"{place}.{n}") for n, one in enumerate(value)]
