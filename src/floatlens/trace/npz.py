@@ -24,7 +24,7 @@ from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.trace.attributes import check_attributes, check_dimensions
 from floatlens.trace.recorder import ModelFacts
-from floatlens.trace.trace import Trace
+from floatlens.trace.trace import UNREADABLE, Trace
 from floatlens.trace.weights import trace_of_weights
 from floatlens.untrusted import room
 
@@ -36,10 +36,7 @@ Array = np.ndarray[Any, Any]
 Arrays = dict[str, Any]
 # Tokens by step, weights by step and layer, names of statistics, and what else `trace_of_weights` takes.
 Contents = tuple[torch.Tensor, list[dict[int, torch.Tensor]], tuple[str, ...], dict[str, Any]]
-UNREADABLE = (
-    ValueError, EOFError, LookupError, TypeError, AttributeError, ImportError, ArithmeticError, RecursionError, MemoryError,
-    AssertionError, NotImplementedError, RuntimeError, pickle.UnpicklingError, struct.error,
-)  # fmt: skip
+NOT_READABLE = (*UNREADABLE, EOFError, ImportError, AssertionError, pickle.UnpicklingError, struct.error)
 
 
 def read_npz(path: str | Path) -> Arrays:
@@ -68,7 +65,7 @@ def _array(raw: bytes, path: Path, member: str) -> Any:
             value = unpickle(stream)
             return value.item() if isinstance(value, np.ndarray) and value.shape == () else value
         return make_array(raw[stream.tell() :], shape, dtype, fortran)
-    except UNREADABLE as error:
+    except NOT_READABLE as error:
         raise FloatLensError(f"{path}: its member {member} is not a readable array: {error}") from None
 
 
@@ -82,7 +79,7 @@ def import_npz(path: str | Path, *, model: str = "", kind: str = "mdm") -> Trace
     arrays = read_npz(path)
     try:
         return _to_trace(arrays, Path(path), model, kind)
-    except UNREADABLE as error:
+    except NOT_READABLE as error:
         raise FloatLensError(f"{path} is not laid out as the paper's files: {type(error).__name__} {error}") from None
 
 
