@@ -12,7 +12,9 @@ import floatlens
 import floatlens.attention.statistics.received
 from floatlens.attention.call import Call, Inputs, PositionLayout
 from floatlens.attention.hook import observing
+from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import Session
+from floatlens.data.prompt import Prompt
 from floatlens.decode.network import ForwardPass, enter_pass, leave_pass
 from tests.models import checkpoints
 
@@ -116,3 +118,13 @@ def test_a_padded_batch_whose_window_has_left_the_padding_needs_no_mask() -> Non
         fused, exact = (session.results[name][1] for session in sessions.values())
         torch.testing.assert_close(fused, exact, atol=1e-5, rtol=0, equal_nan=True)
         assert bool(fused[0].isfinite().all())
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_the_rows_that_may_write_are_as_many_as_the_new_tokens(shifted: bool) -> None:
+    """In a shifted model, each token is written by the row before its own position, also behind padding."""
+    prompts = [Prompt.from_ids(ids) for ids in ([5, 6, 7], [8])]
+    layout = PromptBatch.of(prompts, 0, torch.device("cpu")).layout(2, shifted)
+    for row in range(2):
+        assert layout.writes_BN[row].nonzero()[:, 0].tolist() == [3 - shifted, 4 - shifted]
+    assert layout.region_BN.tolist() == [[0, 0, 0, 1, 1], [-1, -1, 0, 1, 1]]
