@@ -30,10 +30,10 @@ def test_every_sentence_is_one_finding_with_its_number_and_unit():
     ]
     assert say_aloud(claims) == [
         "big gives its first token 44 points more attention than an even share; mdm gives it none.",
-        "mdm's sink is a token type: ',' draws it along in 95\N{NO-BREAK SPACE}% of its new places.",
+        "mdm's sink is a token type: it follows ',' to 95\N{NO-BREAK SPACE}% of the places where one is put.",
         "Without ',', mdm's anchors float: 54\N{NO-BREAK SPACE}% of their attention moves from window to window, "
         "0\N{NO-BREAK SPACE}% with one put back.",
-        "Anchors move no more in mdm than in arm: a difference of −0.2 points of their attention.",
+        "Anchors move no more in mdm than in arm: a difference of −0.2 points of the attention on them.",
         "Passages add 40 points of accuracy to mdm, and 11 to arm.",
     ]
 
@@ -45,7 +45,7 @@ def test_no_difference_is_never_minus_zero():
         verdict("drift.moves", "fails", "a", "b", value=-1e-9),
     ]
     assert [text.rpartition(":")[2] for text in say_aloud(claims)] == [
-        " a difference of 0.0 points of their attention.",
+        " a difference of 0.0 points of the attention on them.",
         "Passages add 0.0 points of accuracy to mdm, and −0.3 to arm.",
     ]
     assert (points(-0.0), points(-1e-5), points(-0.01), number(-5.6e-17)) == ("0", "0", "−1.0", "0")
@@ -91,6 +91,5 @@ def test_models_that_do_the_same_share_a_sentence():
     ]
     assert say_aloud(claims) == [
         "big gives its first token 50 points more attention than an even share; a and b give it none.",
-        "In a and b, no more of the attention on the anchors moves while an answer is written than the order of writing and "
-        "an untrained network move.",
+        "The anchors of a and b move no more than the order of writing or an untrained network would move them.",
     ]
