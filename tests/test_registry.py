@@ -14,7 +14,7 @@ import pytest
 
 import floatlens as fl
 from floatlens.anchors import RULES
-from floatlens.attention.statistic import STATISTICS
+from floatlens.attention.statistic import STATISTICS, expand
 from floatlens.data.read import READERS
 from floatlens.decode.sampler import SAMPLERS, Sampler
 from floatlens.evaluation.stress import STRESSES
@@ -22,6 +22,7 @@ from floatlens.findings.finding import CLAIMS, FINDINGS, Finding
 from floatlens.interventions.intervention import INTERVENTIONS
 from floatlens.models.family import FAMILIES, family_of
 from floatlens.registry import Registry
+from tests.commands import run
 from tests.registries import restored
 
 BUILT_IN: list[Registry[Any]] = [STATISTICS, READERS, SAMPLERS, STRESSES, FINDINGS, CLAIMS, INTERVENTIONS, FAMILIES]
@@ -136,6 +137,9 @@ def test_an_unknown_name_is_answered_with_the_one_that_was_probably_meant() -> N
         with pytest.raises(fl.FloatLensError) as raised:
             registry[typed]
         assert str(raised.value) == f"unknown {registry.noun} {typed!r}; did you mean {meant!r}?"
+    with pytest.raises(fl.FloatLensError, match=re.escape("unknown statistic 'massiv'; did you mean 'massive'?")):
+        expand(["default", "massiv"])  # a group
+    assert "unknown command 'tracee'; did you mean 'trace'?" in run("tracee", code=2).stderr
     with pytest.raises(fl.FloatLensError, match=re.escape("unknown model 'tiny-mdn'; did you mean 'tiny-mdm'?")):
         fl.load("tiny-mdn")
     with pytest.raises(fl.FloatLensError, match=re.escape("unknown model 'gpt'; use a folder, a .gguf file, a Hub id")):

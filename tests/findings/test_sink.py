@@ -111,7 +111,9 @@ def test_a_planted_sink_stands_still_and_the_statistics_of_the_prediction_are_st
         assert found[claim, "type"]["statistic"].startswith("floating (window, deep layers)")
         assert len(found[claim, "type"]["interval"]) == 2
     said = " ".join(say_aloud(studied.claims))
-    assert "type's sink is a token type: it follows ',' to 100\N{NO-BREAK SPACE}% of the places where one is put." in said
+    assert (
+        "type's sink is a token type: it follows ',' to 100\N{NO-BREAK SPACE}% of the places where one is put." in said
+    )
     numbers = fl.findings.sink.measure([run.path for run in model_runs(studied.path)])
     first = numbers.isel(sample=[Path(m).name == "position" for m in numbers["model"].values])
     assert np.allclose(first["deep_floating"], 0, atol=1e-6) and np.allclose(first["deep_floating_out"], 0, atol=1e-6)

@@ -9,7 +9,7 @@ import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.stream import Tile
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.registry import Registry
 
 
@@ -105,6 +105,9 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     >>> expand(["received", "massive"])
     ('received', 'hidden_norm', 'massive_ratio', 'massive_channel')
     """
+    for name in names:
+        if name not in GROUPS:
+            check_known("statistic", name, [*STATISTICS.names(), *GROUPS])
     return tuple(dict.fromkeys(member for name in names for member in GROUPS.get(name, (name,))))
 
 

@@ -17,7 +17,7 @@ import typer
 import typer.core
 
 from floatlens.cli.options import PARSERS, REPEATED
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.options import ARGUMENTS
 
 # Module and summary of each command. A module is imported when its command is called, so that help is quick.
@@ -78,6 +78,10 @@ class Commands(typer.core.TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        check_known("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, name: str) -> Any:
         if name not in COMMANDS:
