@@ -193,8 +193,9 @@ def draw_opening(homes: Sequence[Path], shown: Sequence[Trace], target: Path) ->
     maps = [deep_anchors(trace) for trace in traces]
     moved = [definitions.floating(definitions.anchor_mass(np.nan_to_num(a_ST), on_ST)) for a_ST, on_ST in maps]
     if np.isfinite(moved).all():
-        heading = f"{percent(moved[0])} of the anchors' attention moves {titles[0]}"
-        heading += "".join(f", {percent(share)} {title}" for share, title in zip(moved[1:], titles[1:], strict=True))
+        shares = [f"{percent(share)} {title}" for share, title in zip(moved, titles, strict=True)]
+        heading = ", ".join(shares).replace(" ", " of the attention on anchors moves ", 1)
+        heading = f"In {short(traces[0].model)}, {heading}" if token else heading
     norm = PowerNorm(0.5, vmin=0.0, vmax=max(float(np.nanmax(a_ST)) for a_ST, _ in maps))
     cells = []
     with style.sheet():
