@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -207,12 +208,15 @@ def curves(
                 look |= {"label": "_"} if variant else {}
                 look |= {"ls": "--", "marker": "", "alpha": 0.7, "zorder": 1} if model.endswith("(paper)") else {}
                 _curve(axes, one[x], one, look, named=bool(levels))
-            axes.set(xlabel=xlabel if isinstance(xlabel, str) else xlabel[name], ylim=ylim)
+            below = xlabel if isinstance(xlabel, str) else xlabel[name]
+            axes.set(xlabel=textwrap.fill(below, 96 // len(kept)), ylim=ylim)
             axes.set(**{"title" if ylabel else "ylabel": panels[name]})
             whole = x in ("layer", "step") or bool((part[x] % 1 == 0).all())
             axes.xaxis.set_major_locator(MaxNLocator(integer=whole, nbins=6 if len(kept) < 4 else 4))
             if levels:
                 axes.set_xticks(range(len(levels)), levels)
+                if sum(map(len, levels)) > 80 // len(kept):  # too long to stand side by side
+                    axes.tick_params(axis="x", rotation=40)
         if ylabel:
             grid[0].set_ylabel(ylabel)
         if kept:
