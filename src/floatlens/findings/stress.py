@@ -191,7 +191,8 @@ def _register_comparison(stress: str, weigh: Callable[[list[str], Array], Array 
         lost = {kind: -100 * found.details[kind] for kind in ("MDM", "ARM")}
         blocked = floor({kind: 100 * mild[kind] for kind in lost})
         if lost["ARM"] < ROOM:
-            blocked = blocked or f"no room: the ARM loses {round(lost['ARM'])} points, so the MDM cannot lose {ROOM} less"
+            room = f"no room: the ARM loses {round(lost['ARM'])} points, so the MDM cannot lose {ROOM} less"
+            blocked = blocked or room
         details = {f"{kind}, points": value for kind, value in lost.items()}
         reason = f"{lost['MDM']:.0f} points in the MDM, {lost['ARM']:.0f} in the ARM"
         return replace(found, details=details, reason=reason).unless(blocked)
