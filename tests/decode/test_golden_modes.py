@@ -219,7 +219,7 @@ def test_prompts_of_different_lengths_are_written_one_at_a_time() -> None:
     alone = [lens.generate([row], **options)[0] for row in rows]
     assert lens.generate(rows, **options) == alone
     batch = lens._batch(lens._prompts(rows))
-    with pytest.raises(fl.FloatLensError, match="one prompt at a time"):
+    with pytest.raises(fl.FloatLensError, match="one such prompt at a time"):
         next(lens.steps(batch, lens.settings(**options)))
 
 

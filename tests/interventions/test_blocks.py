@@ -184,7 +184,7 @@ def test_prompts_under_an_intervention_are_written_one_by_one(case: Any) -> None
         alone = [lens.generate([prompt], sampler=options)[0] for prompt in prompts]
         assert [one.ids for one in together] == [one.ids for one in alone]
         if lens.rows_wait:
-            with pytest.raises(FloatLensError, match="one prompt at a time"):
+            with pytest.raises(FloatLensError, match="one such prompt at a time"):
                 list(lens.steps(lens._batch(prompts, settings), settings))
 
 
