@@ -84,6 +84,14 @@ def test_a_header_lists_types_and_sizes(tmp_path: Path) -> None:
     assert read_header(tmp_path / "x") == {"a": ("F32", 6), "b": ("BF16", 4), "c": ("BOOL", 1), "d": ("F8_E4M3", 3)}
 
 
+@pytest.mark.parametrize("shape", [[2, 2], [3, 3], [2**60, 2**60]], ids=["smaller", "larger", "overflowing"])
+def test_a_tensor_of_another_size_than_its_data_is_refused(tmp_path: Path, shape: list[int]) -> None:
+    """Such a count would tell how much memory the weights may take, and whether they fit the config."""
+    (tmp_path / "x").write_bytes(safetensors(HEADER | {"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 24]}}))
+    with pytest.raises(FloatLensError, match="no readable safetensors header"):
+        read_header(tmp_path / "x")
+
+
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mutate_json(HEADER).map(safetensors) | mutate_bytes(safetensors(HEADER)) | st.binary(max_size=60))
 @example(safetensors([]))
