@@ -20,7 +20,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.loop import Case, Checksums, Experiment, Journal, ModelWorker, run_experiments
 from floatlens.findings import sink
-from floatlens.findings.sink import BACK, FIND, OUT, Text, conditions, find_candidate, measure_text
+from floatlens.findings.sink import AS_IS, BACK, FIND, OUT, Text, conditions, find_candidate, measure_text
 from floatlens.findings.window import LENGTH, reason_against
 from floatlens.store.engine import as_one
 from floatlens.store.runs import SWITCH, TEXTS
@@ -97,7 +97,12 @@ def run_texts(shared: ModelStudy) -> None:
         for id_, ids in tested.items():
             for text in conditions(lens.tokenizer, ids, candidate, controls, removed):
                 by_condition.setdefault(text.condition, {})[id_] = text
-        records = found + read_under(by_condition, "with and without its token")
+        # a text that has no such token is the same without it, and is read once
+        same = {id_ for id_, text in by_condition[OUT].items() if text.ids == by_condition[AS_IS][id_].ids}
+        without = {id_: text for id_, text in by_condition[OUT].items() if id_ not in same}
+        read_once = read_under(by_condition | {OUT: without}, "with and without its token")
+        copies = [replace(r, condition=OUT) for r in read_once if r.condition == AS_IS and r.id in same]
+        records = found + read_once + copies
         folder.write_table(TEXTS, texts_table(records))
         folder.finish()
     if lens.family.kind == "mdm" and sinks.count(candidate) >= sink.FEWEST * len(sinks):
