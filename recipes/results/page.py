@@ -19,7 +19,7 @@ from floatlens.findings.finding import CLAIMS
 from floatlens.stats import NOT_TESTABLE, interval_of_mean, spearman
 from recipes.results import draw
 from recipes.results.facts import facts
-from recipes.results.switch import PRIMARY, column, follows, read_tables, verdicts
+from recipes.results.switch import PRIMARY, TEXTS, column, follows, read_tables, verdicts
 
 HERE = Path(__file__).parent
 TABLES = HERE / "switch-tables"
@@ -44,9 +44,9 @@ TRAININGS = {
     "no-commas-0": "every comma deleted",
     "no-prefix-0": "no constant prefix",
     "random-prefix-0": "a random prefix",
-    "smollm2-mdm": "released MDM, 2,000,000 tokens",
+    "smollm2-mdm": "released, 2,000,000 tokens",
     "smollm2-canvas": "released, causal prompt",
-    "smollm2-arm": "released ARM",
+    "smollm2-arm": "released",
     "smollm2": "the base",
 }  # in the order of the table
 VARIANTS = {"no-commas-0": "commas", "no-prefix-0": "the same first tokens", "random-prefix-0": "the same first tokens"}
@@ -159,7 +159,7 @@ def trainings_table() -> str:
         "follows",
         "as is",
         "type out",
-        "one put back",
+        "put back",
     )
     rows = []
     for name, training in TRAININGS.items():
@@ -170,6 +170,8 @@ def trainings_table() -> str:
         sink = f"`{json.dumps(known['token'])[1:-1]}` in {known['texts']} of {known['of']}"
         share = number(column(table, "as is", "sink_share").mean())
         moved = [number(column(table, condition, "floating").mean()) for condition in ("as is", "out", "back at 5")]
+        n = table["text"].nunique()
+        training += f", {n} texts" if n < 2 * TEXTS else ""
         rows.append((f"`{name}`", training, sink, share, percent(follows(table, "back").mean()), *moved))
     return markdown(head, rows)
 
@@ -196,9 +198,9 @@ def variant_numbers() -> dict[str, str]:
     released = {name: draw.read(TABLES, f"smollm2-{name}") for name in ("mdm", "arm")}
     saved = {name: nats_saved(table, "out", "back at 5") for name, table in released.items() if table is not None}
     found |= {f"put_back_{name}": spread(saved[name]) if name in saved else MISSING for name in released}
-    tables = [draw.read(TABLES, name) for name in TRAININGS if name.startswith("smollm2")]
-    counts = sorted({table["text"].nunique() for table in tables if table is not None})
-    found["texts_released"] = " or ".join(map(str, counts)) or MISSING
+    mdm = released["mdm"]
+    for name, condition in {"as_is": "as is", "out": "out", "back": "back at 5"}.items():
+        found[f"released_{name}"] = MISSING if mdm is None else spread(column(mdm, condition, "floating"))
     found["objective_differs"] = number(max(objective_difference(seed) for seed in (0, 1)))
     both = len(saved) == len(released)
     return found | {"put_back_more": spread(saved["mdm"] - saved["arm"]) if both else MISSING}
@@ -416,6 +418,8 @@ def claims_table() -> str:
             if verdict != NOT_TESTABLE:
                 ours = f"{row['value']:.2g} [{row['low']:.2g}, {row['high']:.2g}]"
                 arm = "" if np.isnan(row["arm"]) else f"{row['arm']:.2g}"
+            if row["models"] == PAIR[1]:
+                ours, arm = arm, ours
         if (contrast := CONTRASTS.get(id_)) in kept.index:
             row = kept.loc[contrast]
             testable = row["verdict"] != NOT_TESTABLE

@@ -74,6 +74,17 @@ def test_the_table_of_trainings_has_the_means_of_their_tables() -> None:
         assert cells[4:] == [f"{abs(number):.3f}" for number in numbers[1:]], name
 
 
+def test_what_a_token_saves_is_that_of_the_same_later_tokens() -> None:
+    saved = {}
+    for name in ("smollm2-mdm", "smollm2-arm"):
+        out, back = (rows(name, condition)["nats"] for condition in ("out", "back at 5"))
+        saved[name] = np.array(
+            [without[:-1].mean() - with_[1:].mean() for without, with_ in zip(out, back, strict=True)]
+        )
+        assert f" {saved[name].mean():.3f} [" in PAGE
+    assert f"the difference is {(saved['smollm2-mdm'] - saved['smollm2-arm']).mean():.3f} [" in PAGE.replace("\n", " ")
+
+
 def test_a_variant_shows_only_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "TABLES", tmp_path)
     monkeypatch.setattr(page, "objective_difference", lambda seed: 0.0)
@@ -169,6 +180,12 @@ def test_a_study_replaces_all_earlier_verdicts_on_its_models_and_no_others(tmp_p
     ]
     row = pd.read_parquet(kept).iloc[0]
     assert (row["value"], row["low"], row["arm"]) == (5.0, 0.25, 0.5) and np.isnan(row["high"])
+
+
+def test_the_paper_s_claims_are_verdicts_of_one_study() -> None:
+    kept = page.kept_verdicts()
+    shown = kept[kept["models"].isin([", ".join(page.PAIR), *page.PAIR, ""])]
+    assert shown["run"].nunique() == 1
 
 
 def test_only_verdicts_of_todays_definitions_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
