@@ -152,7 +152,7 @@ def make_record(kind: type[Record], value: Mapping[str, Any], name: str) -> Reco
     for key, given in value.items():
         if key not in known:
             raise FloatLensError(f"{name}: field {str(key)[:80]!r} is unknown; it was not written by this version")
-        if not _is_of(given, known[key]):
+        if not matches(given, _schema(known[key])):
             raise FloatLensError(f"{name}: field {key!r} is {str(given)[:80]!r}, which is not {known[key]}")
     try:
         return kind(**value)
@@ -160,19 +160,17 @@ def make_record(kind: type[Record], value: Mapping[str, Any], name: str) -> Reco
         raise FloatLensError(f"{name} is not complete ({error})") from None
 
 
-def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON has the type of a field.
+def _schema(hint: Any) -> Any:
+    """Return the schema of a field's type, for `matches`.
 
-    >>> _is_of([1.5, 2], list[float]), _is_of(None, str | None), _is_of(True, int), _is_of("a", list[str])
-    (True, True, False, False)
+    >>> matches([1.5, 2], _schema(list[float])), matches(None, _schema(str | None)), matches(True, _schema(int))
+    (True, True, False)
     """
     if get_origin(hint) in (Union, UnionType):
-        return any(_is_of(value, one) for one in get_args(hint))
+        return tuple(map(_schema, get_args(hint)))
     if get_origin(hint) is list:
-        return isinstance(value, list) and all(_is_of(one, get_args(hint)[0]) for one in value)
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    return hint is Any or isinstance(value, get_origin(hint) or hint)
+        return [_schema(get_args(hint)[0])]
+    return {Any: object, float: (int, float)}.get(hint, get_origin(hint) or hint)
 
 
 def read_parquet(path: str | Path, root: str | Path, limit: int = MAX_TABLE) -> pd.DataFrame:
