@@ -45,7 +45,7 @@ class Trace:
         for name, dims in REQUIRED.items():
             if name not in data or data[name].dims != dims:
                 dims_found = data[name].dims if name in data else "nothing"
-                raise FloatLensError(f"this is not a trace: {name!r} should have dims {dims}, found {dims_found}")
+                raise FloatLensError(f"not a trace: variable {name!r} should have dims {dims}, found {dims_found}")
         self.data = data
 
     @property
