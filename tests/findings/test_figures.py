@@ -122,6 +122,15 @@ def test_shares_are_drawn_between_0_and_1():
     assert 1.0 in axes.get_yticks() and 1.0 < axes.get_ylim()[1] < 1.1
 
 
+def test_panels_on_one_scale_show_all_numbers():
+    numbers = {name: (("sample", "layer"), np.array([[0.1, top]] * 2)) for name, top in (("low", 0.2), ("high", 5.0))}
+    kinds = {"model": ("sample", ["m"] * 2), "model_kind": ("sample", ["mdm"] * 2), "layer": [0, 1]}
+    names = {name: name for name in numbers}
+    drawn = lines(xr.Dataset(numbers, kinds), names, backend="matplotlib", same_scale=True)
+    assert [axes.get_ylim() for axes in drawn.axes] == [drawn.axes[0].get_ylim()] * 2
+    assert drawn.axes[0].get_ylim()[0] == 0 and drawn.axes[0].get_ylim()[1] >= 5
+
+
 @pytest.mark.parametrize("name", TRACED)
 def test_a_figure_of_five_models_has_at_most_four_panels(name):
     several = [planted(model=f"m{n}", kind="arm" if n % 2 else "mdm", copying=(4, 1)) for n in range(5)]

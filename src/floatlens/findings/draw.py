@@ -209,7 +209,7 @@ def curves(
                 look |= {"ls": "--", "marker": "", "alpha": 0.7, "zorder": 1} if model.endswith("(paper)") else {}
                 _curve(axes, one[x], one, look, named=bool(levels))
             below = xlabel if isinstance(xlabel, str) else xlabel[name]
-            axes.set(xlabel=textwrap.fill(below, 96 // len(kept)), ylim=ylim)
+            axes.set(xlabel=textwrap.fill(below, 96 // len(kept)))
             axes.set(**{"title" if ylabel else "ylabel": panels[name]})
             whole = x in ("layer", "step") or bool((part[x] % 1 == 0).all())
             axes.xaxis.set_major_locator(MaxNLocator(integer=whole, nbins=6 if len(kept) < 4 else 4))
@@ -217,6 +217,8 @@ def curves(
                 axes.set_xticks(range(len(levels)), levels)
                 if sum(map(len, levels)) > 80 // len(kept):  # too long to stand side by side
                     axes.tick_params(axis="x", rotation=40)
+        for axes in grid:  # once all are drawn: it ends the search for limits, and they may be shared
+            axes.set_ylim(*ylim)
         if ylabel:
             grid[0].set_ylabel(ylabel)
         if kept:
