@@ -19,7 +19,6 @@ import xarray as xr
 from numcodecs import Blosc
 from xarray.backends import BackendArray
 from xarray.core import indexing
-from zarr.storage import LocalStore
 
 from floatlens.errors import FloatLensError
 from floatlens.untrusted import CHECKSUM, CHECKSUM_BYTES, DATA_TYPES, metadata_checksum
@@ -136,6 +135,8 @@ def _write_json(folder: Path, value: dict[str, Any]) -> None:
 
 def read_group(folder: Path) -> xr.Dataset:
     """The dataset of a group whose files were checked; arrays are read when they are used."""
+    from zarr.storage import LocalStore  # not needed to write a trace, and slow to import
+
     data = xr.open_dataset(
         # A path with "::" in its name would be taken for a chain of URLs.
         cast(Any, LocalStore(folder, read_only=True)),
