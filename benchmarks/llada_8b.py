@@ -93,10 +93,9 @@ def main() -> None:
     trace.save(stored)
     size = sum(path.stat().st_size for path in stored.rglob("*") if path.is_file())
     peak, mapped = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, resident("RssFile")
-    print(
-        f"weights {weights / 1e9:.2f} GB, peak memory {peak / 1e9:.2f} GB, above the weights {(peak - weights) / 1e9:.2f} GB; "
-        f"{mapped / 1e9:.2f} GB are mapped from the files"
-    )
+    above = (peak - weights) / 1e9
+    print(f"weights {weights / 1e9:.2f} GB, peak memory {peak / 1e9:.2f} GB, above the weights {above:.2f} GB")
+    print(f"{mapped / 1e9:.2f} GB are mapped from the files")
     print(
         f"CPU seconds: plain {taken['plain']:.2f}, trace {taken['trace']:.2f}, ratio {taken['trace'] / taken['plain']:.3f}"
     )
