@@ -136,6 +136,7 @@ class PositionLayout:
     mask_id: int | None = None
     _of_layers: dict[int, PositionLayout] = field(default_factory=dict, repr=False)
     _of_heads: dict[Hashable, torch.Tensor] = field(default_factory=dict, repr=False)
+    _spans: dict[Hashable, list[tuple[int, int, int]]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def without_regions(
@@ -186,6 +187,24 @@ class PositionLayout:
             self._of_heads.clear()
             self._of_heads[key] = self.member_BRN[:, :, queries].repeat_interleave(heads, 0)
         return self._of_heads[key]
+
+    def spans(self, queries: slice) -> list[tuple[int, int, int]]:
+        """(region, start, end) of neighbouring queries in one region, without padding; none if the rows differ.
+
+        >>> layout = PositionLayout.without_regions(2, 5, torch.device("cpu"), torch.tensor([[False, True, True]]))
+        >>> layout.spans(slice(0, 4))
+        [(0, 1, 4)]
+        """
+        key = (queries.start, queries.stop)
+        if key not in self._spans:
+            self._spans.clear()
+            region_BQ = self.region_BN[:, queries]
+            regions, counts = torch.unique_consecutive(region_BQ[0], return_counts=True)
+            ends = counts.cumsum(0)
+            found = zip(regions.tolist(), (ends - counts).tolist(), ends.tolist(), strict=True)
+            same = bool((region_BQ == region_BQ[0]).all())
+            self._spans[key] = [span for span in found if same and span[0] >= 0]
+        return self._spans[key]
 
     @cached_property
     def asks_BR(self) -> torch.Tensor:

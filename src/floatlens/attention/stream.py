@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from floatlens.attention.call import LOG2E, Call, Inputs, key_norms, query_norms, query_rows
+from floatlens.attention.call import LOG2E, Call, Inputs, query_rows
 
 # Weights in a block: one megabyte of float32, which stays in a core's cache (measured: benchmarks/trace.py).
 TILE = 1 << 18
@@ -22,8 +22,9 @@ NEVER = -1e30  # an exponent that gives weight 0, and 0 · NEVER is still 0, as 
 TINY = torch.finfo(torch.float32).tiny
 CAUSAL = 128  # queries per block of a causal call
 FEW = 8  # fewer queries than these are one row each: their weights are kept, and summed for many layers together
-LARGEST = 64.0  # weights and their sums stay far from overflow and underflow, and the entropy keeps six digits
+LARGEST = 2.0**64  # of the sum of a row's weights before they are divided by it
 Space = dict[tuple[str, torch.device], torch.Tensor]
+SPAN = 1 << 15  # weights per span of a region, above which sums of each span cost less than a product with all regions
 KEPT = 1 << 21  # largest number of weights of writing rows that a call keeps
 
 
@@ -155,18 +156,28 @@ def _weigh_blocks(call: Call, size: int, space: Space, output: bool) -> torch.Te
     member_NRQ = call.layout.member_NRQ(call.query_positions, H)
     pooled_NRT = torch.zeros(N, member_NRQ.shape[1], T, device=device)
     totals_NQ, dots_NQ = torch.empty(2, N, Q, device=device)  # per row: sum of the weights, and of weights · exponents
+    # With several threads, products with one row wait for each other.
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    spans = call.layout.spans(call.query_positions) if alone else []
+    spans = spans if len(spans) * SPAN < N * Q * T else []
     first, last = call.writing_queries
     if (last - first) * N * T > KEPT:
         first, last = 0, 0
     rows_NWT = torch.zeros(N, last - first, T, device=device)
-    bounded = is_bounded(call)
+    # Subtracting the maxima of the rows costs as much as their sums, and is needed only where these leave the range.
+    far = device.type != "cpu" or ("far", call.layers) in call.memory
     for head, start, end, x_NQT in exponent_blocks(call, size, space):
         n, q, keys = x_NQT.shape
         heads, queries = slice(head, head + n), slice(start, end)
-        if not bounded:
-            x_NQT.sub_(x_NQT.amax(-1, keepdim=True))
-        weights_NQT = torch.exp2(x_NQT, out=scratch(space, "weights", (n, q, keys), device))
-        inverse_NQ = torch.sum(weights_NQT, -1, out=totals_NQ[heads, queries]).reciprocal()
+        weights_NQT, sums_NQ = scratch(space, "weights", (n, q, keys), device), totals_NQ[heads, queries]
+        if not far:
+            torch.sum(torch.exp2(x_NQT, out=weights_NQT), -1, out=sums_NQ)
+            far = not in_range(sums_NQ)
+            if far:
+                call.memory["far", call.layers] = True
+        if far:
+            torch.sum(torch.exp2(x_NQT.sub_(x_NQT.amax(-1, keepdim=True)), out=weights_NQT), -1, out=sums_NQ)
+        inverse_NQ = sums_NQ.reciprocal()
         if output_BQHD is not None:
             made = scratch(space, "output", (n // G, G * q, D), device)
             torch.bmm(weights_NQT.view(n // G, G * q, keys), values_MTD[head // G : (head + n) // G, :keys], out=made)
@@ -176,7 +187,12 @@ def _weigh_blocks(call: Call, size: int, space: Space, output: bool) -> torch.Te
             shape = target_BHQD.shape
             torch.mul(made.view(shape), inverse_NQ.view(*shape[:3], 1), out=target_BHQD)
         # Dividing the products by the row sums is cheaper than dividing the weights.
-        pooled_NRT[heads, :, :keys].baddbmm_(member_NRQ[heads, :, queries] * inverse_NQ[:, None], weights_NQT)
+        if not spans:
+            pooled_NRT[heads, :, :keys].baddbmm_(member_NRQ[heads, :, queries] * inverse_NQ[:, None], weights_NQT)
+        for region, low, high in spans:
+            if (low := max(low, start)) < (high := min(high, end)):
+                inside = slice(low - start, high - start)
+                pooled_NRT[heads, region, None, :keys].baddbmm_(inverse_NQ[:, None, inside], weights_NQT[:, inside])
         low, high = max(first, start), min(last, end)
         if low < high:
             rows = slice(low - start, high - start)
@@ -193,12 +209,10 @@ def _weigh_blocks(call: Call, size: int, space: Space, output: bool) -> torch.Te
     return output_BQHD
 
 
-def is_bounded(call: Call) -> bool:
-    """Whether no exponent of a call can overflow or lose precision, so that the rows' maxima need not be subtracted."""
-    if call.mask is not None or call.device.type != "cpu":  # a row that sees nothing; waiting for a GPU
-        return False
-    largest = float(call.once(query_norms).max() * call.once(key_norms).max()) * abs(call.scale) * LOG2E
-    return largest < LARGEST
+def in_range(totals: torch.Tensor) -> bool:
+    """Whether sums of weights are far from overflow and underflow, so that the entropy keeps six digits."""
+    low, high = torch.aminmax(totals)
+    return float(low) > 1 / LARGEST and float(high) < LARGEST
 
 
 def exponent_blocks(call: Call, size: int, space: Space) -> Iterator[tuple[int, int, int, torch.Tensor]]:
