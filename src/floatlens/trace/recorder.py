@@ -205,15 +205,15 @@ class Recorder:
         """The record of one row, without its padding and without steps after its end."""
         pad = self.batch.pads[row]
         last, end = self.last[row], self.length[row]
-        keep = [i for i, step in enumerate(self.steps) if step <= last]
-        if not keep:
+        kept = slice(sum(step <= last for step in self.steps))
+        if not kept.stop:
             raise FloatLensError(f"the run ended after step {last}, before any requested step; record an earlier one")
         span = slice(pad, end)
         data: dict[str, Any] = {
-            "tokens": (("step", "position"), self.tokens[row][keep][:, span]),
+            "tokens": (("step", "position"), self.tokens[row, kept, span]),
             "committed_at": (("position",), self.committed_at[row, span]),
             "final_tokens": (("position",), self.final[row, span]),
-            "confidence": (("step", "position"), self.confidence[row][keep][:, span]),
+            "confidence": (("step", "position"), self.confidence[row, kept, span]),
         }
         if self.revised is not None:
             data["revised"] = (("position",), self.revised[row, span])
@@ -227,7 +227,8 @@ class Recorder:
         dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",), "received_writing": ("position",)}
         for name, stored in self.arrays.items():
             kind, dims, chosen = self.statistics.get(name, Statistic), dims_of[name], self.layers[name]
-            array = stored[row][keep][(whole, whole, *(cuts.get(dim, whole) for dim in dims))]
+            where: Any = (row, kept, whole, *(cuts.get(dim, whole) for dim in dims))
+            array = stored[where]
             without_gold = name in NEEDS_GOLD and not self.layout.gold_BN[row].any()
             if without_gold or (kind.final and np.isnan(array).all()):  # this prompt has no final rows
                 continue
@@ -237,10 +238,10 @@ class Recorder:
             data[name] = (("step", layer_dim, *dims), array, {"whole": 1} if kind.whole else {})
             coords |= {layer_dim: chosen, **{dim: list(labels) for dim, labels in kind.coords.items()}}
         if "evidence_mass" in data:
-            data["evidence_count"] = (("step",), self.count[row][keep])
+            data["evidence_count"] = (("step",), self.count[row, kept])
         made = xr.Dataset(data)
         heads = range(made.sizes.get("head", 0)) if self.heads is None else self.heads
-        coords |= {"step": [self.steps[i] for i in keep], "position": np.arange(end - pad), "head": list(heads)}
+        coords |= {"step": self.steps[kept], "position": np.arange(end - pad), "head": list(heads)}
         return made.assign_coords({dim: labels for dim, labels in coords.items() if dim in made.dims})
 
 
@@ -284,7 +285,7 @@ def make_trace(
     prompt = batch.prompts[row]
     P, final = len(prompt.ids), Trace(data).final_tokens
     written = [int(i) for i in final[P:]]
-    seen = sorted({int(i) for i in (*data["tokens"].values.ravel(), *final) if i >= 0})
+    seen = [int(i) for i in np.unique(np.append(data["tokens"].values, final)) if i >= 0]
     text = prompt.text or ("" if model.tokenizer is None else str(model.tokenizer.decode(list(prompt.ids))))
     all_attributes = {
         "model": model.name,
