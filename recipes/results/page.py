@@ -312,14 +312,8 @@ def nats_saved(table: pd.DataFrame, bare: str = "bare", one: str = "bare candida
 def other_numbers() -> dict[str, str]:
     """Numbers of prefixes, the hidden first token, the late token, the nulls, and the interventions."""
     found = {}
-    prefixes = draw.read(TABLES, "prefixes-open-masked-0")
-    if prefixes is not None:
-        nats = prefixes.assign(nats=[values.mean() for values in prefixes["nats"]])
-        means = nats.pivot_table(index="text", columns="mark", values=["nats", "floating"])
-        found["prefix_nats"] = spread(means["nats"]["candidate"] - means["nats"]["semicolon"])
-        found["prefix_candidate"] = spread(means["floating"]["candidate"])
-        found["prefix_semicolon"] = spread(means["floating"]["semicolon"])
-        found["prefix_n"] = str(len(means))
+    lost = prefix_nats("open-masked-0")
+    found |= {"prefix_nats": spread(lost), "prefix_n": str(len(lost))}
     hidden = draw.read(TABLES, "hidden-smollm2")
     if hidden is not None:
         rows = hidden[hidden["condition"] == "first token hidden"]
@@ -360,6 +354,14 @@ def other_numbers() -> dict[str, str]:
         found[f"moved_{name}"] = MISSING if rows is None else number(rows["moved"].mean())
     found["cost_n"] = str(0 if costs is None else costs["text"].nunique())
     return found | deployment_numbers()
+
+
+def prefix_nats(name: str) -> pd.Series:
+    """Nats per token after a word and the candidate minus those after the word and a semicolon, mean over words, by text."""
+    table = pd.read_parquet(TABLES / f"prefixes-{name}.parquet")
+    nats = table.assign(nats=[values.mean() for values in table["nats"]])
+    means = nats.pivot_table(index="text", columns="mark", values="nats")
+    return means["candidate"] - means["semicolon"]
 
 
 def track_numbers() -> dict[str, str]:

@@ -85,6 +85,13 @@ def test_what_a_token_saves_is_that_of_the_same_later_tokens() -> None:
     assert f"the difference is {(saved['smollm2-mdm'] - saved['smollm2-arm']).mean():.3f} [" in PAGE.replace("\n", " ")
 
 
+def test_prefixes_with_and_without_the_comma_are_compared_text_by_text() -> None:
+    table = pd.read_parquet(page.TABLES / "prefixes-open-masked-0.parquet")
+    both = table.assign(mean=table["nats"].map(np.mean)).groupby(["text", "mark"])["mean"].mean().unstack()
+    assert f" {(both['candidate'] - both['semicolon']).mean():.3f} [" in PAGE.replace("\n", " ")
+    assert f"before {len(both)} texts" in PAGE
+
+
 def test_a_variant_shows_only_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "TABLES", tmp_path)
     monkeypatch.setattr(page, "objective_difference", lambda seed: 0.0)
