@@ -3,11 +3,11 @@
 Section 3.1 of arXiv 2601.07894: the anchors of a masked diffusion model (MDM) move over denoising steps, those of an
 autoregressive model (ARM) stay at the first token.
 
-With all query rows, the received attention of the paper's figures, an ARM cannot move: it is a running mean to which each
-step adds one row. With the one row that writes per step it must, because attention is local. The two kinds of model are
-therefore compared by windows of rows on the same prose (`window`), and an MDM's movement over all rows with two nulls:
-*reveal*, each token of constant strength once it is revealed, and *untrained*, the same steps through the same network with
-redrawn weights. A study makes the prose and the replays (`studies.parts`).
+Averaged over all query rows, as in the paper's figures, an ARM's anchors cannot move: received attention is a running mean
+to which each step adds one row. In the single row that writes at a step they must move, because attention is local. The two
+kinds of model are therefore compared by windows of rows on the same prose (`window`), and an MDM's movement over all rows
+with two nulls: *reveal*, each token of constant strength once it is revealed, and *untrained*, the same steps through the
+same network with redrawn weights. A study makes the prose and the replays (`studies.parts`).
 """
 
 from __future__ import annotations

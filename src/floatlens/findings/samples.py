@@ -1,4 +1,7 @@
-"""The input of findings (traces or answers), and the numbers of several samples side by side."""
+"""What findings share: reading traces or answers as samples, stacking the numbers of all samples, and means per model.
+
+The base class (`finding.py`) stacks with `per_sample`; findings and studies use the rest.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Regions and evidence: attention from region to region, and of questions and answers on the gold documents."""
+"""The statistics `flow` (attention from region to region), `evidence` and `query_mass` (attention on the gold documents from
+the rows that write the answer, and from the question)."""
 
 from __future__ import annotations
 
