@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from floatlens.cli import ablate, figure, stress
-from floatlens.evaluation.table import table1
+from floatlens.evaluation.table import files, table1, terminal
 from floatlens.findings.verdict import Verdict
 
 NAME = "runs/[v2]/[/v2]"  # to rich an opened tag, and one that is closed without having been opened
@@ -65,7 +65,7 @@ def test_in_the_table_of_claims(capsys: pytest.CaptureFixture[str]) -> None:
 def test_in_table_1() -> None:
     result = {"model": NAME, "data": "=[d]", "condition": "open-book", "accuracy": 0.5}
     made, out = table1([result]), io.StringIO()
-    Console(file=out, width=200).print(*made.terminal())
+    Console(file=out, width=200).print(*terminal(made))
     assert NAME in out.getvalue() and "=[d]" in out.getvalue()
-    heads = next(csv.reader(io.StringIO(made.csv())))
+    heads = next(csv.reader(io.StringIO(files(made)["table1.csv"])))
     assert heads[1] == "'=[d] Acc"  # or a spreadsheet would run it

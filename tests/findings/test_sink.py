@@ -182,7 +182,7 @@ def test_questions_are_refused_as_texts(tmp_path: Path) -> None:
 
 
 def test_a_short_text_is_continued_by_those_after_it_and_the_last_by_the_first() -> None:
-    def tokenizer(text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+    def tokenizer(text: str, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
         return {"input_ids": [ord(letter) for letter in text if letter != "\n"]}
 
     found = token_texts(tokenizer, {"1": "abcdef", "2": "gh", "3": "ij"}, length=4)

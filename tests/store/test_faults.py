@@ -120,12 +120,12 @@ def test_a_disk_that_refuses_to_write_stops_the_run_with_a_sentence(
     """The same without a disk of our own: the tenth write finds no room."""
     real, count = Storage.write, 0
 
-    def full(self: Storage, name: str, content: bytes) -> None:
+    def full(self: Storage, name: str, content: bytes, new: bool = False) -> None:
         nonlocal count
         count += 1
         if count > 9:
             raise OSError(errno.ENOSPC, "No space left on device", name)
-        real(self, name, content)
+        real(self, name, content, new)
 
     line = [str(word) for word in (*words["eval"], "--out", tmp_path / "run")]
     monkeypatch.setattr(Storage, "write", full)

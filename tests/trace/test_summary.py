@@ -86,7 +86,8 @@ def test_a_statistic_that_was_not_recorded_is_not_blamed_on_the_summary(tmp_path
     trace = fl.load("tiny-mdm").trace("Who?", max_new_tokens=4, record=["received"])
     summary = Trace.open(trace.save(tmp_path / "t", detail="summary"))
     for finding, missing in ((geometry, "qk, qk_norm"), (values, "value_norm"), (similarity, "step_similarity")):
-        with pytest.raises(FloatLensError, match=f"needs {missing}, which .* does not hold; trace again with record"):
+        again = "trace again with --record default," + missing.replace(" ", "")
+        with pytest.raises(FloatLensError, match=f"needs {missing}, which .* does not hold; {again}$"):
             finding.measure(summary)
     assert np.isfinite(drift.measure(summary)["without_anchors"]).all()
 
