@@ -32,7 +32,7 @@ NULLS = {
     "reveal": ("#0072B2", "o", "reveal null"),
     "redrawn": ("#8a8a8a", "s", "weights redrawn"),
 }
-WIDTH, COLOURS = 1400, 128  # of a picture: pixels across, and colours; keeps files small
+WIDTH, COLOURS = 1400, 256  # of a picture: pixels across, and colours; keeps files small
 
 
 def figures() -> dict[str, Callable[[Path], Figure | None]]:
