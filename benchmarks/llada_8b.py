@@ -99,7 +99,7 @@ def main() -> None:
     print(
         f"CPU seconds: plain {taken['plain']:.2f}, trace {taken['trace']:.2f}, ratio {taken['trace'] / taken['plain']:.3f}"
     )
-    estimate = STEPS * bytes_per_step(chosen.layers, chosen.heads, chosen.heads, PROMPT + NEW, itemsize=2)
+    estimate = STEPS * bytes_per_step(chosen.layers, chosen.heads, chosen.heads, PROMPT + NEW)
     print(f"stored trace: {size / 1e6:.2f} MB, estimated {estimate / 1e6:.2f} MB")
 
 
