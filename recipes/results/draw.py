@@ -25,7 +25,7 @@ CHANGES = {
     "move-anchors": ("#CC79A7", "D", "anchors moved by 8"),
     "pin-anchors": ("#0072B2", "o", "anchors pinned"),
     "add-sink": ("#009E73", "^", "sink added (score 0, 4)"),
-    "random": ("#8a8a8a", ".", "1 to 48 random positions masked"),
+    "random": ("#8a8a8a", ".", "1 to 128 random positions masked"),
 }
 NULLS = {
     "measured": ("#D55E00", "^", "measured"),
@@ -186,6 +186,14 @@ def costs(tables: Path) -> pd.DataFrame | None:
         changed["nats"] - plain.loc[list(zip(changed["text"], changed["condition"], strict=True))].to_numpy()
     )
     return changed
+
+
+def control(table: pd.DataFrame, kind: str, condition: str) -> pd.DataFrame:
+    """For each text, the random mask that moves attention most nearly as much as a kind of change does."""
+    part = table[table["condition"] == condition]
+    random, goal = part[part["change"].str.startswith("random")], part[part["change"].str.startswith(kind)]
+    apart = (random["moved"] - random["text"].map(goal.groupby("text")["moved"].mean())).abs()
+    return random.loc[apart.groupby(random["text"]).idxmin()]
 
 
 def cost(tables: Path) -> Figure | None:

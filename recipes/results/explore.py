@@ -44,7 +44,7 @@ CHANGES = (
     f"add-sink(4, {DEEP})",
 )
 COARSE = 16  # tokens per step under interventions, to save half of the passes
-RANDOM = (1, 4, 16, 48)  # positions that are masked at random, for comparison
+RANDOM = (1, 4, 16, 32, 48, 64, 80, 96, 112, 128)  # positions that are masked at random, for comparison
 MAPPED = "7-1"  # the text of the maps
 
 

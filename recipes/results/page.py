@@ -347,11 +347,14 @@ def other_numbers() -> dict[str, str]:
     found |= track_numbers()
     found["scores"] = scores()
     costs = draw.costs(TABLES)
-    for kind in ("mask-anchors", "pin-anchors", "move-anchors", "add-sink(0", "add-sink(4", "random 48"):
+    for kind in ("mask-anchors", "pin-anchors", "move-anchors", "add-sink(0", "add-sink(4"):
         name = kind.translate(str.maketrans("-( ", "___"))
         rows = None if costs is None else costs[costs["change"].str.startswith(kind) & (costs["condition"] == "out")]
         found[f"lost_{name}"] = MISSING if rows is None else spread(rows["lost"])
         found[f"moved_{name}"] = MISSING if rows is None else number(rows["moved"].mean())
+        if costs is not None and kind in ("mask-anchors", "add-sink(4"):
+            matched = draw.control(costs, kind, "out")
+            found[f"control_lost_{name}"], found[f"control_moved_{name}"] = spread(matched["lost"]), number(matched["moved"].mean())
     found["cost_n"] = str(0 if costs is None else costs["text"].nunique())
     return found | deployment_numbers()
 
