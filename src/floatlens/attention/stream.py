@@ -154,12 +154,14 @@ def _weigh_blocks(call: Call, size: int, space: Space, output: bool) -> torch.Te
     values_MTD = call.v_BKTD.flatten(0, 1)
     output_BQHD = torch.empty(B, Q, H, D, device=device) if output else None
     member_NRQ = call.layout.member_NRQ(call.query_positions, H)
-    pooled_NRT = torch.zeros(N, member_NRQ.shape[1], T, device=device)
+    R = member_NRQ.shape[1]
     totals_NQ, dots_NQ = torch.empty(2, N, Q, device=device)  # per row: sum of the weights, and of weights · exponents
     # With several threads, products with one row wait for each other.
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     spans = call.layout.spans(call.query_positions) if alone else []
     spans = spans if len(spans) * SPAN < N * Q * T else []
+    # Products are added to contiguous memory, of one region or of all: otherwise torch multiplies head by head.
+    pooled_NRT = torch.zeros(R, N, T, device=device).transpose(0, 1) if spans else torch.zeros(N, R, T, device=device)
     first, last = call.writing_queries
     if (last - first) * N * T > KEPT:
         first, last = 0, 0
