@@ -32,6 +32,7 @@ IMAGES = Path(__file__).parents[1] / "images"
 WIDE, MOVING = (1440, 900), (1200, 780)
 SET = "state => window.floatlens.set(state)"
 LAYER, WRITTEN, SELECTED = 3, -27, 6  # of tiny-mdm: a layer, a position of the answer, the step at which it is selected
+SWITCH_STEP, SWITCH_LAYER = 18, 24  # of smollm2-mdm
 COLOURS, LARGEST = 96, 3_000_000  # of the moving picture: colours, and bytes at most
 
 
@@ -99,21 +100,34 @@ def move(tab: Any, steps: int, pin: dict[str, Any]) -> None:
         raise SystemExit(f"{target} is larger than {LARGEST} bytes; use fewer colours or frames")
 
 
-def take_live(browser: Any) -> None:
-    """Take the live explorer with a question that is asked with and without an intervention."""
-    words = [sys.executable, "-m", "floatlens", "explore", "tiny-mdm", "--no-browser"]
+@contextmanager
+def served(*models: str) -> Iterator[str]:
+    """The address of a live explorer, for as long as the block."""
+    words = [sys.executable, "-m", "floatlens", "explore", *models, "--no-browser"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
         try:
             assert program.stdout is not None
             lines = (re.search(r"http://\S+", line) for line in program.stdout)
-            address = next(found[0] for found in lines if found)
-            with opened(browser, address, WIDE) as tab:
-                tab.get_by_role("checkbox", name="mask-anchors").check()
-                tab.get_by_role("button", name="Write").click()
-                tab.wait_for_function("() => window.floatlens.state().live.status === 'Done.'", timeout=120_000)
-                save(tab, "explorer-live")
+            yield next(found[0] for found in lines if found)
         finally:
             program.terminate()
+
+
+def take_switch(browser: Any) -> None:
+    """Take the first thing that the explorer shows: one text without and with the token that becomes SmolLM2's sink."""
+    with served() as address, opened(browser, address, WIDE) as tab:
+        tab.wait_for_function("() => window.floatlens && window.floatlens.state().step !== undefined")
+        tab.evaluate(SET, {"step": SWITCH_STEP, "layer": SWITCH_LAYER})
+        save(tab, "explorer-switch")
+
+
+def take_live(browser: Any) -> None:
+    """Take the live explorer with a question that is asked with and without an intervention."""
+    with served("tiny-mdm") as address, opened(browser, address, WIDE) as tab:
+        tab.get_by_role("checkbox", name="mask-anchors").check()
+        tab.get_by_role("button", name="Write").click()
+        tab.wait_for_function("() => window.floatlens.state().live.status === 'Done.'", timeout=120_000)
+        save(tab, "explorer-live")
 
 
 def take_report(browser: Any, path: Path) -> None:
@@ -129,5 +143,6 @@ if __name__ == "__main__":
             take_report(chosen, Path(sys.argv[1]))
         else:
             take_films(chosen)
+            take_switch(chosen)
             take_live(chosen)
         chosen.close()
