@@ -19,7 +19,7 @@ import torch
 
 from floatlens.attention.call import Call, Inputs, PositionLayout, visible
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.hidden import Hidden, HiddenStatistic
+from floatlens.attention.hidden import HiddenStatistic
 from floatlens.attention.kernel import take
 from floatlens.attention.statistic import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS, Statistic
 from floatlens.attention.stream import TILE, Space, Tile, can_fuse, row_sums, weigh
@@ -156,7 +156,6 @@ class Session:
         self.length: dict[int, int] = {}
         self.plans: dict[tuple[int, bool], Layer] = {}
         self.open: dict[Hashable, Group] = {}  # the groups that layers of this pass may join, by what they must share
-        self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
         self.forward: ForwardPass | None = None
         self.called: dict[int, weakref.ref[torch.Tensor]] = {}
         self.first_call: Callable[[Inputs], None] | None = None  # shown the first call of a pass before it is observed
@@ -194,9 +193,8 @@ class Session:
             if plan.group is not None and plan.group.waiting:
                 self._measure(plan.group)
         self.open.clear()
-        for name, layers in self.states.items():
-            self._results[name].update(zip(layers, self.hidden[name].of_layers(list(layers.values())), strict=True))
-        self.states.clear()
+        for name, statistic in self.hidden.items():
+            self._results[name].update(statistic.finish())
 
     def plan(self, layer: int, final: bool = False) -> Layer:
         """What to take at a layer: the statistics of the step, or those over final rows."""
@@ -302,23 +300,29 @@ class Session:
         return None
 
     @torch.no_grad()
-    def see_hidden(self, layer: int, h_BQE: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def see_hidden(self, layer: int, h_BQE: torch.Tensor) -> None:
         """Take the statistics of the states after a layer."""
         if self.paused or (self.layers is not None and layer not in self.layers):
             return
-        h_BQE = h_BQE[: self.rows or h_BQE.shape[0]]
-        forward, (B, Q) = current_pass(), h_BQE.shape[:2]
+        h_B1QE = h_BQE[: self.rows or h_BQE.shape[0], None]
+        forward, (B, _, Q, _) = current_pass(), h_B1QE.shape
         first = 0 if forward is None else forward.start
         layout = self.layout or PositionLayout.without_regions(B, first + Q, h_BQE.device)
-        active = range(first, first + Q) if forward is None else forward.active
-        hidden = Hidden(layer, h_BQE, layout, first, first + Q, active, self.memory, unembed)
-        for name, statistic in self.hidden.items():
-            if not len(active) and statistic.compares:
-                continue
-            if statistic.together:
-                self.states.setdefault(name, {})[layer] = hidden.only_writing()
-            else:
-                self._results[name][layer] = statistic.of(hidden)
+        call = Call(
+            *(h_B1QE, h_B1QE, h_B1QE, None, None, False),
+            layers=(layer,),
+            layout=layout,
+            length=first + Q,
+            first_query=first,
+            starts_over=True,
+            memory=self.memory,
+        )
+        rows = range(first, first + Q) if forward is None else forward.active
+        for statistic in self.hidden.values():
+            if not statistic.of_step:
+                statistic.see(call)
+            elif rows:
+                statistic.see(call.of_rows(rows, starts_over=True))
 
     def _enter(self, forward: ForwardPass | None) -> None:
         """Finish the pass before, if there is one: a step may take several, for example if it also fills a cache."""

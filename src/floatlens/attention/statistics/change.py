@@ -15,7 +15,7 @@ import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.hidden import Hidden, HiddenStatistic
+from floatlens.attention.hidden import HiddenStatistic
 from floatlens.attention.statistic import Statistic, register_statistic, variant
 from floatlens.attention.stream import Tile, attention_rows
 
@@ -81,16 +81,12 @@ variant(Change, "value_change", vectors="v_BKTD")
 
 
 @register_statistic
-class HiddenChange(HiddenStatistic):
-    """|h − h'| / |h'| with the state h' of the previous step; NaN if the position was not computed at both steps."""
+class HiddenChange(Change, HiddenStatistic):
+    """The same of the hidden states of the step's rows."""
 
     name = "hidden_change"
-    compares = True
-
-    def of(self, hidden: Hidden) -> torch.Tensor:
-        active, key = hidden.active, (self.name, hidden.layer)
-        states_BQE = hidden.h[:, active.start - hidden.first : active.stop - hidden.first]
-        return change_since_last(hidden.memory, key, active.start, states_BQE, hidden.length)
+    of_step = True
+    vectors = "k_BKTD"
 
 
 @register_statistic
