@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -150,11 +150,6 @@ class PositionLayout:
             real_BT = torch.nn.functional.pad(real_BT, (0, length - real_BT.shape[1]), value=True)
             region = region.masked_fill(~real_BT, -1)
         return cls(real_BT, region, [["other"]] * rows, none, none)
-
-    @cached_property
-    def has_gold(self) -> bool:
-        """Whether any row has gold evidence."""
-        return bool(self.gold_BN.any())
 
     @cached_property
     def writing_span(self) -> tuple[int, int]:
@@ -300,7 +295,8 @@ class Call(Inputs):
     def of_layers(self, layers: tuple[int, ...]) -> Call:
         """The same call of several layers, without queries, keys and values: they become NaN, and take no memory."""
         rows, layout = self.B * len(layers), self.layout.of_layers(len(layers))
-        q, k, v = (nan(self.device).expand(rows, *x.shape[1:]) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
+        nothing = self.q_BHQD.new_full((), torch.nan)
+        q, k, v = (nothing.expand(rows, *x.shape[1:]) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
         return replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None, layers=layers, layout=layout)
 
     @cached_property
@@ -372,12 +368,6 @@ def query_norms(call: Call) -> torch.Tensor:
 def key_norms(call: Call) -> torch.Tensor:
     """Norms of the keys (B, K, T)."""
     return torch.linalg.vector_norm(call.k, dim=-1)
-
-
-@cache
-def nan(device: torch.device) -> torch.Tensor:
-    """NaN, made once per device."""
-    return torch.full((), torch.nan, device=device)
 
 
 def visible(mask: torch.Tensor) -> torch.Tensor:

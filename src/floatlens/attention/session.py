@@ -46,7 +46,7 @@ class Layer:
         self.alone = {name: kind() for name, kind in kinds.items() if kind.quantities is None}
         self.quantities = dict.fromkeys(one for kind in self.together.values() for one in kind.quantities or ())
         self.pooled = any(kind.pooled for kind in kinds.values())  # some read the sums over the weights
-        self.tiled = [statistic for statistic in self.alone.values() if statistic.tiled]
+        self.tiled = [statistic for statistic in self.alone.values() if type(statistic).tile is not Statistic.tile]
         self.group: Group | None = None
 
     @cached_property
@@ -114,24 +114,13 @@ def waits_whole(call: Call) -> bool:
 class Session:
     """Collects the statistics of the chosen layers over consecutive forward passes: `results[name][layer]` (B, *dims).
 
-    Parameters
-    ----------
-    layout
-        Metadata of the batch's positions; None: no padding and no regions.
-    layers, matrix_layers
-        The layers to observe, and those whose full matrices are recorded; None for all.
-    implementation
-        "fused": attention is computed once, for the output and the statistics, where that is possible (float32 on a
-        CPU), else as "stream"; "stream": the model computes the output, bit for bit, and a second pass computes the
-        statistics in tiles; "exact": from full matrices, the slow reference; "kernel": the second pass is the GPU kernel.
-    tile
-        Number of attention weights in a tile.
-    rows
-        Observe only the first `rows` rows of the batch, because guidance adds a second copy of it.
-    room
-        Maximum size in bytes of what waits for other layers.
-    cross_attention
-        Every call is independent: its keys are not the positions of the sequence that is being written.
+    layout           metadata of the batch's positions; None: no padding and no regions
+    layers, matrix_layers  the layers to observe, and those whose full matrices are recorded; None for all
+    implementation   as in docs/statistics.md; "fused" is "stream" where attention cannot be computed once
+    tile             number of attention weights in a tile
+    rows             observe only the first rows of the batch, because guidance adds a second copy of it
+    room             maximum size in bytes of what waits for other layers
+    cross_attention  every call is independent: its keys are not the positions of the sequence that is being written
     """
 
     def __init__(
@@ -199,7 +188,7 @@ class Session:
     def plan(self, layer: int, final: bool = False) -> Layer:
         """What to take at a layer: the statistics of the step, or those over final rows."""
         if (layer, final) not in self.plans:
-            without = {*self.hidden, *(NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ())}
+            without = {*self.hidden, *(NEEDS_GOLD if self.layout is None or not self.layout.gold_BN.any() else ())}
             kinds = {}
             for name, kind in self.statistics.items():
                 layers = self.matrix_layers if name in MATRICES else self.layers

@@ -39,17 +39,12 @@ class Statistic:
 
     name: ClassVar[str]
     dims: ClassVar[tuple[str, ...]]
-    tiled: ClassVar[bool] = False  # set for subclasses with a method `tile`
     pooled: ClassVar[bool] = False
     quantities: ClassVar[tuple[Callable[[Call], torch.Tensor], ...] | None] = None
     final: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     coords: ClassVar[Mapping[str, Sequence[int]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.tiled = cls.tile is not Statistic.tile
 
     def start(self, call: Call) -> None:
         """Prepare for a call; forget earlier rows if `call.starts_over`."""

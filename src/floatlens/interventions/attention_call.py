@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from floatlens.anchors import find_anchors, parse_rule
+from floatlens.anchors import find_anchors
 from floatlens.attention.call import Inputs, visible
 from floatlens.attention.stream import TILE
 from floatlens.interventions.decoding_state import DecodingState
-
-Array = np.ndarray[Any, Any]
+from floatlens.interventions.intervention import Array
 
 
 class AttentionCall:
@@ -44,19 +43,16 @@ class AttentionCall:
     def anchors(self, rule: str) -> tuple[Array, Array]:
         """Anchors (bool) and received attention (NaN on padding), both (R, T so far), of this layer and step.
 
-        Rows are shifted to the left by their padding first, so that a rule gives the same result as for the row alone, equal
-        to `trace.anchors` of a layer without interventions and with the same input.
+        A rule is applied to rows of the same padding without it, so that it gives the same result as for the row alone,
+        equal to `trace.anchors` of a layer without interventions and with the same input.
         """
-        a_RT = self.received_RT()
-        R, T = a_RT.shape
-        pads_R1 = np.tile(self.state.pads, R // self.state.B)[:, None]
-        index_RT = np.arange(T)[None] + pads_R1
-        there_RT = index_RT < T
-        aligned_RT = np.where(there_RT, np.take_along_axis(a_RT, np.minimum(index_RT, T - 1), 1), np.nan)
-        rows, positions = np.nonzero(find_anchors(aligned_RT, parse_rule(rule), self.state.family.attention) & there_RT)
-        anchors_RT = np.zeros((R, T), bool)
-        anchors_RT[rows, index_RT[rows, positions]] = True
-        return anchors_RT, np.where(np.arange(T)[None] >= pads_R1, a_RT, np.nan)
+        a_RT = self.received_RT().copy()
+        anchors_RT, pads_R = np.zeros(a_RT.shape, bool), np.tile(self.state.pads, len(a_RT) // self.state.B)
+        for pad in set(self.state.pads):
+            rows = pads_R == pad
+            anchors_RT[rows, pad:] = find_anchors(a_RT[rows, pad:], rule, self.state.family.attention)
+            a_RT[rows, :pad] = np.nan
+        return anchors_RT, a_RT
 
     def hide(self, columns: Array, heads: Sequence[int] | None = None) -> None:
         """Hide these columns, bool (B or R, length)."""

@@ -20,10 +20,9 @@ from floatlens.data.token_kinds import GROUPS as GROUP_OF
 from floatlens.data.token_kinds import classify
 from floatlens.decode.network import ForwardPass
 from floatlens.errors import FloatLensError
-from floatlens.interventions.settings import select_numbers
+from floatlens.interventions.intervention import Array, select_numbers
 from floatlens.models.family import Family
 
-Array = np.ndarray[Any, Any]
 GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
 GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions, or for positions in no region
 
@@ -85,11 +84,6 @@ class DecodingState:
         """True for positions that are not padding."""
         return np.arange(self.N)[None] >= np.array(self.pads)[:, None]
 
-    def seed(self, row: int, *parts: int) -> np.random.Generator:
-        """A random generator that depends on the prompt, not on its row in the batch."""
-        ids = np.asarray(self.batch.prompts[row].ids, dtype=np.int64)
-        return np.random.default_rng([zlib.crc32(ids.tobytes()), *parts])
-
     def elsewhere(self, logs_RT: Array, seed: int, *parts: int, received_RT: Array | None = None) -> Array:
         """The same factors at random real positions that they do not change: the matched control.
 
@@ -101,7 +95,9 @@ class DecodingState:
             half, prompt = divmod(row, self.B)  # guidance has a second row per prompt
             pad, changed = self.pads[prompt], np.flatnonzero(logs_T)
             free = pad + np.flatnonzero(logs_T[pad:] == 0)
-            ranks = np.concatenate([np.zeros(pad), self.seed(prompt, seed, half, *parts).random(self.N - pad)])
+            ids = np.asarray(self.batch.prompts[prompt].ids, dtype=np.int64)
+            random = np.random.default_rng([zlib.crc32(ids.tobytes()), seed, half, *parts])
+            ranks = np.concatenate([np.zeros(pad), random.random(self.N - pad)])
             order = free[np.argsort(ranks[free], kind="stable")]
             if received_RT is None or not len(changed):
                 drawn = np.sort(order[: len(changed)])

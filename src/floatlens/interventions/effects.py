@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from floatlens.errors import FloatLensError, check_known
-from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention
-from floatlens.interventions.settings import whole_number
+from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention, whole_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -63,16 +63,16 @@ class Change(Statistic):
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        """Position by position, in double precision."""
+        """In double precision."""
         out = torch.full((call.B, call.length), torch.nan)
-        if m.before is None:
-            return out
-        both = range(*m.before.query_positions.indices(m.before.length))
-        for position in range(*call.query_positions.indices(call.length)):
-            if position in both:
-                old = getattr(m.before, cls.vectors)[:, :, position - m.before.first_key].double().flatten(1)
-                new = getattr(call, cls.vectors)[:, :, position - call.first_key].double().flatten(1)
-                out[:, position] = ((new - old).square().sum(1) / old.square().sum(1)).sqrt()
+        if m.before is not None:
+            spans = [one.query_positions for one in (call, m.before)]
+            first, end = max(span.start for span in spans), min(span.stop for span in spans)
+            new, old = (
+                getattr(one, cls.vectors)[:, :, first - one.first_key : max(first, end) - one.first_key].double()
+                for one in (call, m.before)
+            )
+            out[:, first : max(first, end)] = ((new - old).square().sum((1, 3)) / old.square().sum((1, 3))).sqrt()
         return out.masked_fill(~out.isfinite(), torch.nan)
 
 
