@@ -16,8 +16,8 @@ from typing import Any, Self
 
 import torch
 
-# The parts of a model, each observed separately. SELF is the self-attention of the sequence that is being written.
-SELF, ENCODER, CROSS = "self", "encoder", "cross"
+# The parts of a model that are observed separately from the self-attention of the sequence that is being written.
+ENCODER, CROSS = "encoder", "cross"
 LOG2E = math.log2(math.e)
 
 
@@ -204,11 +204,9 @@ class PositionLayout:
     @cached_property
     def asks_BR(self) -> torch.Tensor:
         """1.0 for the region `query` of each row."""
-        asks = torch.zeros(self.member_BRN.shape[:2], device=self.region_BN.device)
-        for row, names in enumerate(self.region_names):
-            if "query" in names:
-                asks[row, names.index("query")] = 1.0
-        return asks
+        numbers = range(self.member_BRN.shape[1])
+        asks = [["query" in names[number : number + 1] for number in numbers] for names in self.region_names]
+        return torch.tensor(asks, dtype=torch.float32, device=self.region_BN.device)
 
 
 @dataclass(frozen=True, kw_only=True)

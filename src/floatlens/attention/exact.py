@@ -52,11 +52,6 @@ class ExactMatrices:
         rows = torch.ones(call.B, call.length) if real is None else real[:, : call.length].float()
         return (rows.to(call.device) * self.seen_Q)[:, None, :, None]
 
-    def column_mean(self, matrix_BHQT: torch.Tensor, call: Call) -> torch.Tensor:
-        """Mean of a matrix over the queries that may see each key (B, H, T)."""
-        seen = self.visible_BHQT & (self.real_rows(call) > 0)
-        return torch.where(seen, matrix_BHQT, 0.0).sum(2) / seen.sum(2)
-
 
 def softmax(call: Call, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The weights of a call with these scaled scores, and the keys that its queries may see, both (B, H, Q, T)."""

@@ -94,18 +94,14 @@ def hidden_observed(model: Any, session: Session) -> Iterator[None]:
     if by_lens and head is None:
         raise FloatLensError(f"{type(model).__name__} has no output embeddings; leave out lens_token")
     last: torch.Tensor | None = None  # the last layer's states in the running pass
-    busy = False  # while the logit lens itself calls the head
 
     def normed(h_BQE: torch.Tensor) -> torch.Tensor:
         return h_BQE if norm is None else norm(h_BQE)
 
     def unembed(h_BQE: torch.Tensor) -> torch.Tensor:
-        nonlocal busy
-        busy = True
-        try:
-            return head(normed(h_BQE))
-        finally:
-            busy = False
+        nonlocal last
+        last = None  # the logit lens itself calls the head
+        return head(normed(h_BQE))
 
     def show(layer: int, output: Any) -> None:
         nonlocal last
@@ -116,7 +112,7 @@ def hidden_observed(model: Any, session: Session) -> Iterator[None]:
 
     def check(_: Any, args: tuple[Any, ...]) -> None:
         """Raise an error if the input of the model's head is not its last hidden state after the final norm."""
-        if busy or last is None:
+        if last is None:
             return
         states = normed(last[:, -args[0].shape[1] :])
         if states.shape != args[0].shape or not torch.allclose(states, args[0], rtol=1e-2, atol=1e-3):

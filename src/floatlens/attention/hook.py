@@ -23,7 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from floatlens.attention.call import SELF, Inputs
+from floatlens.attention.call import Inputs
 from floatlens.attention.function_mode import FunctionMode, is_of_sequence
 from floatlens.attention.hidden import hidden_observed
 from floatlens.attention.session import Session
@@ -52,7 +52,7 @@ class Active:
     base      the model's original implementation
     session   observes the self-attention of the sequence that is being written
     others    sessions that observe other parts of the model, by part name: an encoder, cross-attention
-    parts     the part that a module belongs to, by the module's id; SELF if it is not listed
+    parts     the part that a module belongs to, by the module's id; none: the self-attention of the sequence
     """
 
     base: str
@@ -132,7 +132,7 @@ def compute(
     `finish` converts the inputs that a change worked on into those that the session receives. `fuses`: the session may
     compute the output instead of `unchanged`, and returns it in the layout of transformers' attention functions.
     """
-    if part is not None and part != SELF:
+    if part is not None:
         output, session = unchanged(), active.others.get(part)
         if session is not None:
             session.calls += 1

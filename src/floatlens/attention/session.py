@@ -12,7 +12,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
@@ -48,11 +47,7 @@ class Layer:
         self.pooled = any(kind.pooled for kind in kinds.values())  # some read the sums over the weights
         self.tiled = [statistic for statistic in self.alone.values() if type(statistic).tile is not Statistic.tile]
         self.group: Group | None = None
-
-    @cached_property
-    def matrices(self) -> ExactMatrices:
-        """The full matrices, for implementation="exact"."""
-        return ExactMatrices()
+        self.matrices = ExactMatrices()  # for implementation="exact"
 
 
 class Group:

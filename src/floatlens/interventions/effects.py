@@ -17,8 +17,7 @@ from floatlens.interventions.intervention import Array, Intervention, Shape, reg
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-    from floatlens.interventions.attention_call import AttentionCall
-    from floatlens.interventions.decoding_state import DecodingState
+    from floatlens.interventions.attention_call import AttentionCall, DecodingState
 
 LEAST = 1e-6  # the smallest share of received attention, so that factors stay finite
 STEPS, LAYERS = "steps", "layers"

@@ -25,8 +25,7 @@ from floatlens.specs import parse_spec, split_list
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-    from floatlens.interventions.attention_call import AttentionCall
-    from floatlens.interventions.decoding_state import DecodingState
+    from floatlens.interventions.attention_call import AttentionCall, DecodingState
     from floatlens.lens import Lens, PromptLike
 
 Array = np.ndarray[Any, Any]

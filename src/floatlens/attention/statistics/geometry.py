@@ -144,7 +144,8 @@ class ColumnMean(Statistic):
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return m.column_mean(getattr(m, cls.matrix), call)
+        seen_BHQT = m.visible_BHQT & (m.real_rows(call) > 0)
+        return torch.where(seen_BHQT, getattr(m, cls.matrix), 0.0).sum(2) / seen_BHQT.sum(2)
 
 
 # q·k_j post-RoPE and unscaled, its cosine (0 with a zero vector), and |q||k_j|.
