@@ -118,6 +118,9 @@ class FunctionMode(TorchFunctionMode):
         form = product_form(equation, given)
         if form is None:
             return torch.einsum(equation, *given)
+        if self.softmax is not None and not meets(self.softmax, form.left, form.right):  # weights on the right
+            turned = Product(form.right.mT, form.left.mT, form.shape, [*form.axes[:-2], form.axes[-1], form.axes[-2]])
+            form = turned if meets(self.softmax, turned.left, turned.right) else form
         back = sorted(range(len(form.axes)), key=lambda axis: form.axes[axis])
         multiplied = self._multiply(
             lambda: torch.einsum(equation, *given).permute(*form.axes), form.left, form.right, form.axes
