@@ -19,8 +19,7 @@ from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt, Region
 from floatlens.findings import style
 from floatlens.interventions.ablate_heads import AblateHeads
-from floatlens.interventions.attention_call import AttentionCall
-from floatlens.interventions.decoding_state import DecodingState
+from floatlens.interventions.attention_call import AttentionCall, DecodingState
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.models.family import FAMILIES
 

@@ -17,8 +17,7 @@ import torch
 from hypothesis import given, settings
 
 import floatlens
-from floatlens.attention.call import Inputs, PositionLayout
-from floatlens.attention.hidden import Hidden, HiddenStatistic
+from floatlens.attention.call import Call, Inputs, PositionLayout
 from floatlens.attention.session import Session
 from floatlens.attention.statistic import GROUPS, STATISTICS, expand
 from floatlens.attention.statistics.locality import REACH
@@ -93,32 +92,27 @@ def test_a_band_matrix_has_the_reach_of_its_band(implementation: Any) -> None:
     assert found["near"][0, 0, REACH.index(width)].item() == pytest.approx(1.0, abs=1e-6)
 
 
-def of(name: str, hidden: Hidden) -> torch.Tensor:
-    statistic = STATISTICS[name]()
-    assert isinstance(statistic, HiddenStatistic)
-    return statistic.of(hidden)
-
-
-def states(h_BQE: torch.Tensor, first: int = 0, memory: dict[Any, Any] | None = None) -> Hidden:
-    end = first + h_BQE.shape[1]
-    kept = {} if memory is None else memory
-    return Hidden(0, h_BQE, unpadded(64), first, end, range(first, end), kept, torch.nn.Identity())
+def states(h_BQE: torch.Tensor, first: int = 0, memory: dict[Any, Any] | None = None) -> Call:
+    """The states after layer 0 as a call."""
+    h, end = h_BQE[:, None], first + h_BQE.shape[1]
+    about = {"layers": (0,), "layout": unpadded(64), "length": end, "first_query": first, "starts_over": True}
+    return Call(h, h, h, None, None, False, **about, memory={} if memory is None else memory)
 
 
 def test_a_planted_massive_channel_is_found_at_its_position() -> None:
     h = torch.ones(1, 8, 32)
     h[0, 3, 17] = -5000.0
-    ratio, channel = of("massive_ratio", states(h)), of("massive_channel", states(h))
+    ratio, channel = STATISTICS["massive_ratio"]().result(states(h)), STATISTICS["massive_channel"]().result(states(h))
     assert (ratio[0].argmax().item(), ratio[0, 3].item(), channel[0, 3].item()) == (3, 5000.0, 17.0)
     assert bool((ratio[0, [0, 1, 2, 4, 5, 6, 7]] == 1).all())
-    norm = of("hidden_norm", states(h))
+    norm = STATISTICS["hidden_norm"]().result(states(h))
     assert norm[0, 0].item() == pytest.approx(math.sqrt(32)) and norm[0, 3].item() == pytest.approx(5000, rel=1e-4)
 
 
 def test_positions_in_a_cache_keep_the_numbers_of_the_step_that_computed_them() -> None:
     memory: dict[Any, Any] = {}
-    first = of("hidden_norm", states(torch.full((1, 3, 4), 2.0), memory=memory))
-    then = of("hidden_norm", states(torch.full((1, 1, 4), 5.0), first=3, memory=memory))
+    first = STATISTICS["hidden_norm"]().result(states(torch.full((1, 3, 4), 2.0), memory=memory))
+    then = STATISTICS["hidden_norm"]().result(states(torch.full((1, 1, 4), 5.0), first=3, memory=memory))
     assert first[0].tolist() == [4.0, 4.0, 4.0] and then[0].tolist() == [4.0, 4.0, 4.0, 10.0]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt
-from floatlens.interventions.decoding_state import DecodingState, match_moved, moved_attention
+from floatlens.interventions.attention_call import DecodingState, match_moved, moved_attention
 from floatlens.interventions.effects import swap
 from floatlens.models.family import FAMILIES
 

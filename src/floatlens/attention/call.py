@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Self
 
 import torch
 
-# The parts of a model, each observed separately. SELF is the self-attention of the sequence that is being written.
-SELF, ENCODER, CROSS = "self", "encoder", "cross"
+# The parts of a model that are observed separately from the self-attention of the sequence that is being written.
+ENCODER, CROSS = "encoder", "cross"
 LOG2E = math.log2(math.e)
 
 
@@ -152,11 +152,6 @@ class PositionLayout:
         return cls(real_BT, region, [["other"]] * rows, none, none)
 
     @cached_property
-    def has_gold(self) -> bool:
-        """Whether any row has gold evidence."""
-        return bool(self.gold_BN.any())
-
-    @cached_property
     def writing_span(self) -> tuple[int, int]:
         """First and last position (exclusive) of the rows that may write in any prompt of the batch."""
         positions = self.writes_BN.any(0).nonzero()[:, 0]
@@ -209,11 +204,9 @@ class PositionLayout:
     @cached_property
     def asks_BR(self) -> torch.Tensor:
         """1.0 for the region `query` of each row."""
-        asks = torch.zeros(self.member_BRN.shape[:2], device=self.region_BN.device)
-        for row, names in enumerate(self.region_names):
-            if "query" in names:
-                asks[row, names.index("query")] = 1.0
-        return asks
+        numbers = range(self.member_BRN.shape[1])
+        asks = [["query" in names[number : number + 1] for number in numbers] for names in self.region_names]
+        return torch.tensor(asks, dtype=torch.float32, device=self.region_BN.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +293,8 @@ class Call(Inputs):
     def of_layers(self, layers: tuple[int, ...]) -> Call:
         """The same call of several layers, without queries, keys and values: they become NaN, and take no memory."""
         rows, layout = self.B * len(layers), self.layout.of_layers(len(layers))
-        q, k, v = (nan(self.device).expand(rows, *x.shape[1:]) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
+        nothing = self.q_BHQD.new_full((), torch.nan)
+        q, k, v = (nothing.expand(rows, *x.shape[1:]) for x in (self.q_BHQD, self.k_BKTD, self.v_BKTD))
         return replace(self, q_BHQD=q, k_BKTD=k, v_BKTD=v, lse_BHQ=None, layers=layers, layout=layout)
 
     @cached_property
@@ -372,12 +366,6 @@ def query_norms(call: Call) -> torch.Tensor:
 def key_norms(call: Call) -> torch.Tensor:
     """Norms of the keys (B, K, T)."""
     return torch.linalg.vector_norm(call.k, dim=-1)
-
-
-@cache
-def nan(device: torch.device) -> torch.Tensor:
-    """NaN, made once per device."""
-    return torch.full((), torch.nan, device=device)
 
 
 def visible(mask: torch.Tensor) -> torch.Tensor:

@@ -16,14 +16,8 @@ from floatlens.attention.call import Call
 class ExactMatrices:
     """The matrices of one layer over all queries so far: rows are appended when the model extends a cache."""
 
-    def __init__(self) -> None:
-        self.weights_BHQT = self.score_BHQT = self.norm_BHQT = self.cos_BHQT = torch.zeros(0)
-        self.visible_BHQT = torch.zeros(0, dtype=torch.bool)
-        self.value_BKT = torch.zeros(0)
-        self.seen_Q = torch.zeros(0, dtype=torch.bool)
-        self.call: Call | None = None
-        self.before: Call | None = None  # the call of the previous step, and its weights
-        self.weights_before_BHQT = torch.zeros(0)
+    call: Call | None = None
+    before: Call | None = None  # the call of the previous step, and its weights
 
     def see(self, call: Call) -> None:
         groups = call.H // call.K
@@ -35,41 +29,28 @@ class ExactMatrices:
         weights, visible = softmax(call, score * call.scale)
         if call.real_BQ is not None:
             weights = weights.masked_fill(~call.real_BQ[:, None, :, None], 0.0)
-        before, weights_before = self.call, self.weights_BHQT
-        if call.starts_over:
-            self.__init__()  # type: ignore[misc]
-        self.before, self.weights_before_BHQT = before, weights_before
+        N, queries = call.length, call.query_positions
+        all_5BHNN, seen_N = q.new_zeros(5, call.B, call.H, N, N), torch.zeros(N, dtype=torch.bool, device=q.device)
+        value_BKN = q.new_zeros(call.B, call.K, N)
+        if self.call is not None:
+            self.before, self.weights_before_BHQT = self.call, self.weights_BHQT
+        if self.call is not None and not call.starts_over:
+            old = self.call.length
+            all_5BHNN[..., :old, :old], seen_N[:old], value_BKN[..., :old] = self.all_5BHNN, self.seen_Q, self.value_BKT
+        all_5BHNN[..., queries, call.first_key :] = torch.stack([weights, score, norm, cos, visible.float()])
+        seen_N[queries] = True
+        new = call.first_key if call.starts_over else call.first_query
+        value_BKN[..., new:] = call.v_BKTD.float().norm(dim=-1)[..., new - N :]
+        self.all_5BHNN, self.seen_Q, self.value_BKT = all_5BHNN, seen_N, value_BKN
+        self.weights_BHQT, self.score_BHQT, self.norm_BHQT, self.cos_BHQT, shown_BHQT = all_5BHNN
+        self.visible_BHQT = shown_BHQT.bool()
         self.call = replace(call, k_BKTD=call.k_BKTD.clone(), v_BKTD=call.v_BKTD.clone())
-        seen_Q = torch.zeros(call.length, dtype=torch.bool, device=q.device)
-        seen_Q[: len(self.seen_Q)] = self.seen_Q
-        seen_Q[call.query_positions] = True
-        self.seen_Q = seen_Q
-        for name, rows in (("weights", weights), ("score", score), ("norm", norm), ("cos", cos), ("visible", visible)):
-            self._append(f"{name}_BHQT", rows, call)
-        value = call.v_BKTD.float().norm(dim=-1)
-        if call.starts_over:
-            self.value_BKT = torch.nn.functional.pad(value, (call.first_key, 0))
-        else:
-            self.value_BKT = torch.cat([self.value_BKT, value[..., call.query_keys]], -1)
 
     def real_rows(self, call: Call) -> torch.Tensor:
         """1.0 for queries that were computed and are not padding, over all positions so far (B, 1, Q, 1)."""
         real = call.layout.real_BN
         rows = torch.ones(call.B, call.length) if real is None else real[:, : call.length].float()
         return (rows.to(call.device) * self.seen_Q)[:, None, :, None]
-
-    def column_mean(self, matrix_BHQT: torch.Tensor, call: Call) -> torch.Tensor:
-        """Mean of a matrix over the queries that may see each key (B, H, T)."""
-        seen = self.visible_BHQT & (self.real_rows(call) > 0)
-        return torch.where(seen, matrix_BHQT, 0.0).sum(2) / seen.sum(2)
-
-    def _append(self, name: str, rows: torch.Tensor, call: Call) -> None:
-        before = getattr(self, name)
-        whole = rows.new_zeros(call.B, call.H, call.length, call.length)
-        if before.numel():
-            whole[:, :, : before.shape[2], : before.shape[3]] = before
-        whole[:, :, call.query_positions, call.first_key :] = rows
-        setattr(self, name, whole)
 
 
 def softmax(call: Call, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -42,11 +42,6 @@ class Product(NamedTuple):
     shape: torch.Size
     axes: Sequence[int]
 
-    def swapped(self) -> Product:
-        """The same product, transposed: rightᵀ @ leftᵀ."""
-        shape, axes = ([*each[:-2], each[-1], each[-2]] for each in (self.shape, self.axes))
-        return Product(self.right.mT, self.left.mT, torch.Size(shape), axes)
-
 
 # A softmax whose scores came from a product: scores, left and right factor. It is attention once its weights are multiplied
 # with values.
@@ -123,14 +118,14 @@ class FunctionMode(TorchFunctionMode):
         form = product_form(equation, given)
         if form is None:
             return torch.einsum(equation, *given)
-        if self.softmax is not None and not meets(self.softmax, form.left, form.right):
-            form = form.swapped()
-
-        def multiply() -> torch.Tensor:
-            return torch.einsum(equation, *given).permute(*form.axes)
-
+        if self.softmax is not None and not meets(self.softmax, form.left, form.right):  # weights on the right
+            turned = Product(form.right.mT, form.left.mT, form.shape, [*form.axes[:-2], form.axes[-1], form.axes[-2]])
+            form = turned if meets(self.softmax, turned.left, turned.right) else form
         back = sorted(range(len(form.axes)), key=lambda axis: form.axes[axis])
-        return self._multiply(multiply, form.left, form.right, form.axes).permute(back)
+        multiplied = self._multiply(
+            lambda: torch.einsum(equation, *given).permute(*form.axes), form.left, form.right, form.axes
+        )
+        return multiplied.permute(back)
 
     def _multiply(
         self, multiply: Callable[[], Any], left: torch.Tensor, right: torch.Tensor, axes: Sequence[int] = ()
@@ -179,10 +174,7 @@ class FunctionMode(TorchFunctionMode):
         if scores.ndim not in (3, 4) or dim not in (-1, scores.ndim - 1):
             self.products = products
             return output
-        for product in products:
-            if product.axes[-1] != len(product.axes) - 1:  # the keys, over which the softmax goes, are its rows
-                product = product.swapped()
-            left, right, shape, axes = product
+        for left, right, shape, axes in products:
             ordered = scores.permute(*axes) if scores.ndim == len(axes) else scores
             fits = shape[-2:] == ordered.shape[-2:] and shape.numel() == ordered.numel() and axes[-1] == len(axes) - 1
             if fits and left.ndim in (3, 4) and right.ndim == left.ndim:
@@ -216,6 +208,8 @@ def product_form(equation: Any, given: Sequence[Any]) -> Product | None:
     names = equation.replace(" ", "").replace("->", ",").split(",")
     unnamed = "123456789"[: max(0, operands[0].ndim - len(names[0].replace("...", "")))]
     first, second, result = (name.replace("...", unnamed) for name in names)
+    if result[-1:] not in second:  # the last dim of the result is a column: of scores, a key
+        first, second, operands = second, first, operands[::-1]
     rows, columns = [i for i in result if i not in second], [i for i in result if i not in first]
     summed, shared = [i for i in first if i not in result], [i for i in result if i in first and i in second]
     orders = [*shared, *rows, *summed], [*shared, *summed, *columns]

@@ -6,16 +6,15 @@ subclass of `HiddenStatistic`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 
-from floatlens.attention.call import PositionLayout
+from floatlens.attention.call import Call
 from floatlens.attention.statistic import Statistic
 from floatlens.errors import FloatLensError
 from floatlens.models.describe import shape
@@ -24,70 +23,38 @@ if TYPE_CHECKING:
     from floatlens.attention.session import Session
 
 
-@dataclass(frozen=True)
-class Hidden:
-    """The states after one layer: B batch, Q positions of the pass, E channels.
-
-    h_BQE    the residual stream after the layer, before the final norm
-    first    position of the first state
-    length   number of positions so far
-    active   positions that the step computes; empty for a pass that only fills a cache
-    memory   state that statistics keep from one step to the next
-    unembed  function from states to logits: the model's final norm and its output embeddings
-    """
-
-    layer: int
-    h_BQE: torch.Tensor
-    layout: PositionLayout
-    first: int
-    length: int
-    active: range
-    memory: dict[Hashable, Any]
-    unembed: Callable[[torch.Tensor], torch.Tensor]
-
-    @cached_property
-    def h(self) -> torch.Tensor:
-        """The states in float32."""
-        return self.h_BQE.float()
-
-    @property
-    def writing(self) -> range:
-        """The active positions whose rows may write the answer."""
-        first, end = self.layout.writing_span
-        return range(max(first, self.active.start), min(end, self.active.stop))
-
-    def only_writing(self) -> Hidden:
-        """A copy with the states of the writing rows alone, for later use."""
-        rows = self.writing
-        states = self.h_BQE[:, rows.start - self.first : max(rows.start, rows.stop) - self.first].clone()
-        return replace(self, h_BQE=states, first=rows.start)
-
-
 class HiddenStatistic(Statistic):
-    """Base of the statistics of hidden states: `of` returns (B, *dims), with "position" as long as `hidden.length`.
+    """Base of the statistics of hidden states, one number per state: (B, length), from `of_state`.
 
-    By default that is `of_state`, one number per state. With `together`, the states of the writing rows wait until all
-    layers of a step are there, and go to `of_layers`.
+    `see` is called for every layer, with a call of one head whose queries, keys and values are the states after the layer;
+    then `finish` returns the results by layer. `call.memory["unembed"]` maps states to logits: the model's final norm and
+    its output embeddings. With `of_step`, the states are those of the step's rows only.
     """
 
     dims: ClassVar[tuple[str, ...]] = ("position",)
-    together: ClassVar[bool] = False
+    of_step: ClassVar[bool] = False
     of_state: ClassVar[Callable[[torch.Tensor], torch.Tensor]]
 
-    def of(self, hidden: Hidden) -> torch.Tensor:
-        """One number per position so far; a cached position keeps the number of the step that computed it."""
-        now_BQ, key = type(self).of_state(hidden.h), (self.name, hidden.layer)
-        before = hidden.memory.get(key)
-        number_BT = now_BQ.new_full((now_BQ.shape[0], hidden.length), torch.nan)
-        if before is not None and hidden.first and before.shape[0] == now_BQ.shape[0]:
-            number_BT[:, : min(before.shape[1], hidden.length)] = before[:, : hidden.length]
-        number_BT[:, hidden.first : hidden.first + now_BQ.shape[1]] = now_BQ
-        hidden.memory[key] = number_BT
-        return number_BT
+    def __init__(self) -> None:
+        self.found: dict[int, torch.Tensor] = {}
 
-    def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
-        """The results of several layers of one pass, for `together`."""
-        raise NotImplementedError
+    def see(self, call: Call) -> None:
+        self.found[call.layer] = self.result(call)
+
+    def finish(self) -> dict[int, torch.Tensor]:
+        found, self.found = self.found, {}
+        return found
+
+    def result(self, call: Call) -> torch.Tensor:
+        """One number per position so far; a cached position keeps the number of the step that computed it."""
+        now_BQ, key = type(self).of_state(call.q[:, 0]), (self.name, call.layer)
+        number_BT = now_BQ.new_full((call.B, call.length), torch.nan)
+        before = call.memory.get(key)
+        if before is not None and call.first_query and before.shape[0] == call.B:
+            number_BT[:, : before.shape[1]] = before[:, : call.length]
+        number_BT[:, call.query_positions] = now_BQ
+        call.memory[key] = number_BT
+        return number_BT
 
 
 _layers: WeakKeyDictionary[torch.nn.Module, tuple[torch.nn.ModuleList, torch.nn.Module | None]] = WeakKeyDictionary()
@@ -127,29 +94,25 @@ def hidden_observed(model: Any, session: Session) -> Iterator[None]:
     if by_lens and head is None:
         raise FloatLensError(f"{type(model).__name__} has no output embeddings; leave out lens_token")
     last: torch.Tensor | None = None  # the last layer's states in the running pass
-    busy = False  # while the logit lens itself calls the head
 
     def normed(h_BQE: torch.Tensor) -> torch.Tensor:
         return h_BQE if norm is None else norm(h_BQE)
 
     def unembed(h_BQE: torch.Tensor) -> torch.Tensor:
-        nonlocal busy
-        busy = True
-        try:
-            return head(normed(h_BQE))
-        finally:
-            busy = False
+        nonlocal last
+        last = None  # the logit lens itself calls the head
+        return head(normed(h_BQE))
 
     def show(layer: int, output: Any) -> None:
         nonlocal last
         state = output[0] if isinstance(output, tuple) else output
         last = state if layer == len(layers) - 1 else None
         with torch.no_grad():
-            session.see_hidden(layer, state, unembed)
+            session.see_hidden(layer, state)
 
     def check(_: Any, args: tuple[Any, ...]) -> None:
         """Raise an error if the input of the model's head is not its last hidden state after the final norm."""
-        if busy or last is None:
+        if last is None:
             return
         states = normed(last[:, -args[0].shape[1] :])
         if states.shape != args[0].shape or not torch.allclose(states, args[0], rtol=1e-2, atol=1e-3):
@@ -158,6 +121,7 @@ def hidden_observed(model: Any, session: Session) -> Iterator[None]:
                 f"logit lens does not apply; leave out lens_token"
             )
 
+    session.memory["unembed"] = unembed
     with ExitStack() as stack:
         for number, module in enumerate(layers):
             hook = partial(lambda layer, _, __, output: show(layer, output), number)

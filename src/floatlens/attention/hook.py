@@ -23,7 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from floatlens.attention.call import SELF, Inputs
+from floatlens.attention.call import Inputs
 from floatlens.attention.function_mode import FunctionMode, is_of_sequence
 from floatlens.attention.hidden import hidden_observed
 from floatlens.attention.session import Session
@@ -52,7 +52,7 @@ class Active:
     base      the model's original implementation
     session   observes the self-attention of the sequence that is being written
     others    sessions that observe other parts of the model, by part name: an encoder, cross-attention
-    parts     the part that a module belongs to, by the module's id; SELF if it is not listed
+    parts     the part that a module belongs to, by the module's id; none: the self-attention of the sequence
     """
 
     base: str
@@ -132,7 +132,7 @@ def compute(
     `finish` converts the inputs that a change worked on into those that the session receives. `fuses`: the session may
     compute the output instead of `unchanged`, and returns it in the layout of transformers' attention functions.
     """
-    if part is not None and part != SELF:
+    if part is not None:
         output, session = unchanged(), active.others.get(part)
         if session is not None:
             session.calls += 1
@@ -140,14 +140,16 @@ def compute(
             session.see(session.calls - 1 if own is None else own, finish(inputs))
         return output
     session, layer = active.session, active.number(module)
-    if fuses and session is not None and session.computes(layer, inputs) and not session.repeats(layer, inputs.q_BHQD):
+    if session is not None and session.repeats(layer, inputs.q_BHQD):
+        session = None
+    if fuses and session is not None and session.computes(layer, inputs):
         return session.see(layer, inputs, compute=True), None
     if active.change is None:
         output, used = unchanged(), inputs
     else:
         output, used = active.change(layer, inputs, unchanged)
         used = replace(used, kind=layer)  # a change may give each layer a different mask at any step
-    if session is not None and not session.repeats(layer, inputs.q_BHQD):
+    if session is not None:
         seen = gather_heads(finish(used), module)
         if len(caught) == 1 and caught[0].shape == seen.q_BHQD.shape[:3]:
             seen = replace(seen, lse_BHQ=caught[0])
@@ -177,7 +179,10 @@ def inputs_of(
         causal = causal and mask is None and base != "eager"
     window = kwargs.get("sliding_window")
     if window and base.startswith("flash"):
-        mask, causal = sliding_window_mask(mask, Q, key.shape[2], int(window), query.device), False
+        T, device = key.shape[2], query.device
+        q, k = torch.arange(T - Q, T, device=device)[:, None], torch.arange(T, device=device)[None]
+        near_11QT = ((k <= q) & (k > q - int(window)))[None, None]
+        mask, causal = near_11QT if mask is None else near_11QT & mask, False
     if causal and key.shape[2] > Q:  # an empty static cache: later keys are not written yet
         key, value = key[:, :, :Q], value[:, :, :Q]
     options = {"softcap": kwargs.get("softcap"), "bias": kwargs.get("position_bias"), "sinks_H": kwargs.get("s_aux")}
@@ -222,16 +227,6 @@ def mask(*args: Any, **kwargs: Any) -> Any:
     return ALL_MASK_ATTENTION_FUNCTIONS[_current().base](*args, **kwargs)
 
 
-def sliding_window_mask(
-    padding: torch.Tensor | None, queries: int, keys: int, window: int, device: torch.device
-) -> torch.Tensor:
-    """The causal sliding-window mask that flash attention applies by flag (B or 1, 1, Q, T)."""
-    q = torch.arange(keys - queries, keys, device=device)[:, None]
-    k = torch.arange(keys, device=device)[None, :]
-    visible = ((k <= q) & (k > q - window))[None, None]
-    return visible if padding is None else visible & padding
-
-
 def base_function(module: torch.nn.Module, name: str) -> Callable[..., Any]:
     """The implementation that the model's own code would call."""
     home = sys.modules[type(module).__module__]
@@ -254,21 +249,6 @@ def _current() -> Active:
 
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
-
-
-@contextmanager
-def observation_paused() -> Iterator[None]:
-    """Do not show the calls inside the block to the active session, if there is one."""
-    current = _active.get()
-    session = current.session if current is not None else None
-    if session is None:
-        yield
-        return
-    before, session.paused = session.paused, True
-    try:
-        yield
-    finally:
-        session.paused = before
 
 
 @contextmanager

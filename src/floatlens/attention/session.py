@@ -12,14 +12,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
 
 from floatlens.attention.call import Call, Inputs, PositionLayout, visible
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.hidden import Hidden, HiddenStatistic
+from floatlens.attention.hidden import HiddenStatistic
 from floatlens.attention.kernel import take
 from floatlens.attention.statistic import DEFAULT, MATRICES, NEEDS_GOLD, STATISTICS, Statistic
 from floatlens.attention.stream import TILE, Space, Tile, can_fuse, row_sums, weigh
@@ -46,13 +45,9 @@ class Layer:
         self.alone = {name: kind() for name, kind in kinds.items() if kind.quantities is None}
         self.quantities = dict.fromkeys(one for kind in self.together.values() for one in kind.quantities or ())
         self.pooled = any(kind.pooled for kind in kinds.values())  # some read the sums over the weights
-        self.tiled = [statistic for statistic in self.alone.values() if statistic.tiled]
+        self.tiled = [statistic for statistic in self.alone.values() if type(statistic).tile is not Statistic.tile]
         self.group: Group | None = None
-
-    @cached_property
-    def matrices(self) -> ExactMatrices:
-        """The full matrices, for implementation="exact"."""
-        return ExactMatrices()
+        self.matrices = ExactMatrices()  # for implementation="exact"
 
 
 class Group:
@@ -114,24 +109,13 @@ def waits_whole(call: Call) -> bool:
 class Session:
     """Collects the statistics of the chosen layers over consecutive forward passes: `results[name][layer]` (B, *dims).
 
-    Parameters
-    ----------
-    layout
-        Metadata of the batch's positions; None: no padding and no regions.
-    layers, matrix_layers
-        The layers to observe, and those whose full matrices are recorded; None for all.
-    implementation
-        "fused": attention is computed once, for the output and the statistics, where that is possible (float32 on a
-        CPU), else as "stream"; "stream": the model computes the output, bit for bit, and a second pass computes the
-        statistics in tiles; "exact": from full matrices, the slow reference; "kernel": the second pass is the GPU kernel.
-    tile
-        Number of attention weights in a tile.
-    rows
-        Observe only the first `rows` rows of the batch, because guidance adds a second copy of it.
-    room
-        Maximum size in bytes of what waits for other layers.
-    cross_attention
-        Every call is independent: its keys are not the positions of the sequence that is being written.
+    layout           metadata of the batch's positions; None: no padding and no regions
+    layers, matrix_layers  the layers to observe, and those whose full matrices are recorded; None for all
+    implementation   as in docs/statistics.md; "fused" is "stream" where attention cannot be computed once
+    tile             number of attention weights in a tile
+    rows             observe only the first rows of the batch, because guidance adds a second copy of it
+    room             maximum size in bytes of what waits for other layers
+    cross_attention  every call is independent: its keys are not the positions of the sequence that is being written
     """
 
     def __init__(
@@ -156,7 +140,6 @@ class Session:
         self.length: dict[int, int] = {}
         self.plans: dict[tuple[int, bool], Layer] = {}
         self.open: dict[Hashable, Group] = {}  # the groups that layers of this pass may join, by what they must share
-        self.states: dict[str, dict[int, Hidden]] = {}  # hidden states that wait for the other layers
         self.forward: ForwardPass | None = None
         self.called: dict[int, weakref.ref[torch.Tensor]] = {}
         self.first_call: Callable[[Inputs], None] | None = None  # shown the first call of a pass before it is observed
@@ -194,14 +177,13 @@ class Session:
             if plan.group is not None and plan.group.waiting:
                 self._measure(plan.group)
         self.open.clear()
-        for name, layers in self.states.items():
-            self._results[name].update(zip(layers, self.hidden[name].of_layers(list(layers.values())), strict=True))
-        self.states.clear()
+        for name, statistic in self.hidden.items():
+            self._results[name].update(statistic.finish())
 
     def plan(self, layer: int, final: bool = False) -> Layer:
         """What to take at a layer: the statistics of the step, or those over final rows."""
         if (layer, final) not in self.plans:
-            without = {*self.hidden, *(NEEDS_GOLD if self.layout is None or not self.layout.has_gold else ())}
+            without = {*self.hidden, *(NEEDS_GOLD if self.layout is None or not self.layout.gold_BN.any() else ())}
             kinds = {}
             for name, kind in self.statistics.items():
                 layers = self.matrix_layers if name in MATRICES else self.layers
@@ -302,23 +284,29 @@ class Session:
         return None
 
     @torch.no_grad()
-    def see_hidden(self, layer: int, h_BQE: torch.Tensor, unembed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def see_hidden(self, layer: int, h_BQE: torch.Tensor) -> None:
         """Take the statistics of the states after a layer."""
         if self.paused or (self.layers is not None and layer not in self.layers):
             return
-        h_BQE = h_BQE[: self.rows or h_BQE.shape[0]]
-        forward, (B, Q) = current_pass(), h_BQE.shape[:2]
+        h_B1QE = h_BQE[: self.rows or h_BQE.shape[0], None]
+        forward, (B, _, Q, _) = current_pass(), h_B1QE.shape
         first = 0 if forward is None else forward.start
         layout = self.layout or PositionLayout.without_regions(B, first + Q, h_BQE.device)
-        active = range(first, first + Q) if forward is None else forward.active
-        hidden = Hidden(layer, h_BQE, layout, first, first + Q, active, self.memory, unembed)
-        for name, statistic in self.hidden.items():
-            if not len(active) and statistic.compares:
-                continue
-            if statistic.together:
-                self.states.setdefault(name, {})[layer] = hidden.only_writing()
-            else:
-                self._results[name][layer] = statistic.of(hidden)
+        call = Call(
+            *(h_B1QE, h_B1QE, h_B1QE, None, None, False),
+            layers=(layer,),
+            layout=layout,
+            length=first + Q,
+            first_query=first,
+            starts_over=True,
+            memory=self.memory,
+        )
+        rows = range(first, first + Q) if forward is None else forward.active
+        for statistic in self.hidden.values():
+            if not statistic.of_step:
+                statistic.see(call)
+            elif rows:
+                statistic.see(call.of_rows(rows, starts_over=True))
 
     def _enter(self, forward: ForwardPass | None) -> None:
         """Finish the pass before, if there is one: a step may take several, for example if it also fills a cache."""

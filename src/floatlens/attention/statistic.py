@@ -39,17 +39,12 @@ class Statistic:
 
     name: ClassVar[str]
     dims: ClassVar[tuple[str, ...]]
-    tiled: ClassVar[bool] = False  # set for subclasses with a method `tile`
     pooled: ClassVar[bool] = False
     quantities: ClassVar[tuple[Callable[[Call], torch.Tensor], ...] | None] = None
     final: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     coords: ClassVar[Mapping[str, Sequence[int]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.tiled = cls.tile is not Statistic.tile
 
     def start(self, call: Call) -> None:
         """Prepare for a call; forget earlier rows if `call.starts_over`."""
@@ -68,16 +63,12 @@ class Statistic:
 
     def running(self, call: Call, part: torch.Tensor, first: int = 0, name: str = "sum") -> torch.Tensor:
         """Add the part of a call to a running sum, from position `first` of its last dim on, and return the sum."""
-        sums = self.__dict__.setdefault("_running", {})
-        before = None if call.starts_over else sums.get(name)
-        if before is None:
-            sums[name] = torch.nn.functional.pad(part, (first, 0)) if first else part
-        else:
-            missing = first + part.shape[-1] - before.shape[-1]
-            total = torch.nn.functional.pad(before, (0, missing)) if missing > 0 else before.clone()
-            total[..., first : first + part.shape[-1]] += part
-            sums[name] = total
-        return sums[name]
+        sums, pad = self.__dict__.setdefault("_running", {}), torch.nn.functional.pad
+        total = pad(part, (first, 0)) if first else part
+        if not call.starts_over and (before := sums.get(name)) is not None:
+            total = total + (pad(before, (0, more)) if (more := total.shape[-1] - before.shape[-1]) else before)
+        sums[name] = total
+        return total
 
 
 MODULES = ("received", "geometry", "evidence", "locality", "change", "hidden_states", "matrices")

@@ -16,8 +16,16 @@ import numpy as np
 from floatlens.data.prompt import Prompt
 from floatlens.data.read import read
 from floatlens.errors import FloatLensError, check_known, unknown_name
-from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention
-from floatlens.interventions.settings import READERS, select_numbers, selection, whole_number
+from floatlens.interventions.intervention import (
+    READERS,
+    Array,
+    Intervention,
+    Shape,
+    register_intervention,
+    select_numbers,
+    selection,
+    whole_number,
+)
 from floatlens.specs import parse_spec, split_list
 
 if TYPE_CHECKING:

@@ -1,13 +1,16 @@
-"""One attention call that interventions can change, and the computation of the changed call.
+"""One attention call that interventions can change, its changed computation, and the state of the run that it belongs to.
 
-The change that `run.py` installs makes one per layer and forward pass, and passes it to each intervention of the layer.
-
+The change that `run.py` installs makes one call per layer and forward pass, and passes it to each intervention of the layer.
 The changes commute, so the order of interventions does not matter. With s the scores (after `sharpen`, then `cap`):
 weights = softmax(s + mask + log factors, and the sink's score). A query that would not see any key still sees itself.
+
+Positions count from each row's first real token; tensors here count the padding, so row b's position j is column
+`pads[b] + j`. Shapes: B rows, N positions of the whole run, T positions so far.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,12 +18,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from floatlens.anchors import find_anchors, parse_rule
-from floatlens.attention.call import Inputs, visible
+from floatlens.anchors import find_anchors
+from floatlens.attention.call import Inputs, PositionLayout, visible
+from floatlens.attention.prompt_batch import PromptBatch
+from floatlens.attention.session import Session
 from floatlens.attention.stream import TILE
-from floatlens.interventions.decoding_state import DecodingState
+from floatlens.data.token_kinds import GROUPS as GROUP_OF
+from floatlens.data.token_kinds import classify
+from floatlens.decode.network import ForwardPass
+from floatlens.errors import FloatLensError
+from floatlens.interventions.intervention import Array, select_numbers
+from floatlens.models.family import Family
 
-Array = np.ndarray[Any, Any]
+GOLD, DOCS, PROMPT, TEMPLATE = "gold", "docs", "prompt", "template"
+GROUPS = (GOLD, DOCS, PROMPT, TEMPLATE)  # names for several regions, or for positions in no region
 
 
 class AttentionCall:
@@ -38,25 +49,39 @@ class AttentionCall:
         self.outputs: list[tuple[list[int], torch.Tensor | None]] = []
 
     def received_RT(self) -> Array:
-        """Received attention of this layer and step without interventions in it: mean over heads, including padding."""
-        return self.state.received(self.layer, self.inputs)
+        """Received attention of this layer and step without interventions in it (R, T so far), including padding.
+
+        It is the mean over heads; with a cache, over all queries so far.
+        """
+        state = self.state
+        if self.layer not in state.received:
+            if self.R not in state.sessions:
+                real_RN = torch.from_numpy(np.tile(state.real_BN(), (self.R // state.B, 1))).to(self.device)
+                padding = None if state.batch.real_BP is None else real_RN
+                layout = PositionLayout.without_regions(self.R, state.N, self.device, padding)
+                state.sessions[self.R] = Session(["received", "received_final"], layout=layout)
+            session = state.sessions[self.R]
+            session.begin()
+            session.see(self.layer, self.inputs)
+            # A pass that only fills the cache of a block model has no active rows: use its final rows.
+            results, final = (session.results[name] for name in ("received", "received_final"))
+            received_RHT = results[self.layer] if self.layer in results else final[self.layer]
+            state.received[self.layer] = received_RHT.mean(1).double().cpu().numpy()
+        return state.received[self.layer]
 
     def anchors(self, rule: str) -> tuple[Array, Array]:
         """Anchors (bool) and received attention (NaN on padding), both (R, T so far), of this layer and step.
 
-        Rows are shifted to the left by their padding first, so that a rule gives the same result as for the row alone, equal
-        to `trace.anchors` of a layer without interventions and with the same input.
+        A rule is applied to rows of the same padding without it, so that it gives the same result as for the row alone,
+        equal to `trace.anchors` of a layer without interventions and with the same input.
         """
-        a_RT = self.received_RT()
-        R, T = a_RT.shape
-        pads_R1 = np.tile(self.state.pads, R // self.state.B)[:, None]
-        index_RT = np.arange(T)[None] + pads_R1
-        there_RT = index_RT < T
-        aligned_RT = np.where(there_RT, np.take_along_axis(a_RT, np.minimum(index_RT, T - 1), 1), np.nan)
-        rows, positions = np.nonzero(find_anchors(aligned_RT, parse_rule(rule), self.state.family.attention) & there_RT)
-        anchors_RT = np.zeros((R, T), bool)
-        anchors_RT[rows, index_RT[rows, positions]] = True
-        return anchors_RT, np.where(np.arange(T)[None] >= pads_R1, a_RT, np.nan)
+        a_RT = self.received_RT().copy()
+        anchors_RT, pads_R = np.zeros(a_RT.shape, bool), np.tile(self.state.pads, len(a_RT) // self.state.B)
+        for pad in set(self.state.pads):
+            rows = pads_R == pad
+            anchors_RT[rows, pad:] = find_anchors(a_RT[rows, pad:], rule, self.state.family.attention)
+            a_RT[rows, :pad] = np.nan
+        return anchors_RT, a_RT
 
     def hide(self, columns: Array, heads: Sequence[int] | None = None) -> None:
         """Hide these columns, bool (B or R, length)."""
@@ -171,3 +196,146 @@ def attend(inputs: Inputs) -> torch.Tensor:
         made = torch.bmm(weights_RHQT.reshape(R * inputs.K, -1, T), values_MTD)
         output[:, start:end] = made.view(R, H, end - start, -1).transpose(1, 2)
     return output.to(inputs.q_BHQD.dtype)
+
+
+class DecodingState:
+    """One run of a batch: B rows, P prompt columns, N columns in all. `notes` is kept from step to step.
+
+    `strings` converts token ids to the tokenizer's pieces; `shortest` is the number of positions of the shortest row at
+    the first step.
+    """
+
+    def __init__(
+        self,
+        batch: PromptBatch,
+        new_tokens: int,
+        family: Family,
+        strings: Callable[[Sequence[int]], list[str]],
+        tokens_BT: torch.Tensor,
+    ) -> None:
+        self.batch, self.new_tokens, self.family, self.strings = batch, new_tokens, family, strings
+        self.tokens_BT, self.step, self.pads = tokens_BT, 0, batch.pads
+        self.forward: ForwardPass | None = None
+        self.B, self.P = batch.ids_BP.shape
+        self.N = self.P + new_tokens
+        self.shortest = min(len(p.ids) for p in batch.prompts) + (0 if family.cached else new_tokens)
+        self.notes: dict[Any, Any] = {}
+        self.sessions: dict[int, Session] = {}  # by number of rows
+        self.received: dict[int, Array] = {}  # attention by layer, of the current pass
+
+    @property
+    def length(self) -> int:
+        """Number of positions so far, including padding."""
+        return self.tokens_BT.shape[1]
+
+    def begin_pass(self, tokens_BT: torch.Tensor, forward: ForwardPass | None = None) -> None:
+        """Prepare for a forward pass over these tokens; a step may take several."""
+        self.tokens_BT, self.forward = tokens_BT, forward
+        self.received = {}
+
+    def real_BN(self) -> Array:
+        """True for positions that are not padding."""
+        return np.arange(self.N)[None] >= np.array(self.pads)[:, None]
+
+    def elsewhere(self, logs_RT: Array, seed: int, *parts: int, received_RT: Array | None = None) -> Array:
+        """The same factors at random real positions that they do not change: the matched control.
+
+        As many positions, or with `received_RT` those that move as much attention (see `match_moved`). The draw depends on
+        the prompt, the seed and `parts`, not on the batch.
+        """
+        moved_RT = np.zeros_like(logs_RT)
+        for row, logs_T in enumerate(logs_RT):
+            half, prompt = divmod(row, self.B)  # guidance has a second row per prompt
+            pad, changed = self.pads[prompt], np.flatnonzero(logs_T)
+            free = pad + np.flatnonzero(logs_T[pad:] == 0)
+            ids = np.asarray(self.batch.prompts[prompt].ids, dtype=np.int64)
+            random = np.random.default_rng([zlib.crc32(ids.tobytes()), seed, half, *parts])
+            ranks = np.concatenate([np.zeros(pad), random.random(self.N - pad)])
+            order = free[np.argsort(ranks[free], kind="stable")]
+            if received_RT is None or not len(changed):
+                drawn = np.sort(order[: len(changed)])
+                moved_RT[row, drawn] = logs_T[changed][: len(drawn)]
+            else:
+                a_T = np.where(np.arange(len(logs_T)) >= pad, np.nan_to_num(received_RT[row]), 0.0)
+                moved_RT[row] = match_moved(a_T, logs_T, order)
+        return moved_RT
+
+    def columns(self, way: str, value: Any) -> Array:
+        """Columns (B, N) chosen by positions, region or the kind of their tokens; found once per run, kinds once per step.
+
+        Each row must have each region; with the way "regions", at least one row must.
+        """
+        key = ("columns", way, value, self.step if way == "kind" else None)
+        if key not in self.notes:
+            columns_BN = np.zeros((self.B, self.N), bool)
+            named = way in ("region", "regions")
+            for one in value if named else [value]:
+                positions = [self._positions(row, way, one) for row in range(self.B)]
+                missing = [row for row in range(self.B) if not positions[row]]
+                if named and missing and (way == "region" or len(missing) == self.B):
+                    there = [region.name for region in self.batch.regions(missing[0], self.new_tokens)]
+                    names = ", ".join([*there, *GROUPS])
+                    raise FloatLensError(f"region {one!r} is not in the prompt; its regions are {names}")
+                for row, pad in enumerate(self.pads):
+                    columns_BN[row, [pad + j for j in positions[row]]] = True
+            self.notes[key] = columns_BN
+        chosen_BN: Array = self.notes[key]
+        return chosen_BN
+
+    def _positions(self, row: int, way: str, value: Any) -> list[int]:
+        """Positions of a row, from its first real token on: by numbers, by kinds of tokens, or by the name of a region."""
+        prompt, regions = self.batch.prompts[row], self.batch.regions(row, self.new_tokens)
+        if way == "positions":
+            return select_numbers(value, len(prompt.ids) + self.new_tokens, "position")
+        outside = {*range(len(prompt.ids))} if prompt.regions else set[int]()
+        for region in prompt.regions:
+            outside.difference_update(range(region.start, region.end))
+        if way == "kind":
+            if ("kinds", row) not in self.notes:  # the prompt's kinds never change
+                template = [j in outside for j in range(len(prompt.ids))]
+                self.notes["kinds", row] = classify(self.strings(prompt.ids), template)
+            written = self.tokens_BT[row, self.P :].tolist()
+            kinds = [*self.notes["kinds", row], *(classify(self.strings(written)) if written else [])]
+            return [j for j, kind in enumerate(kinds) if kind in value or GROUP_OF.get(kind) in value]
+        if value == PROMPT:
+            return list(range(len(prompt.ids)))
+        if value == TEMPLATE:
+            return sorted(outside)
+        wanted = {value}
+        if value == GOLD:
+            wanted = set(self.batch.gold(row))
+        elif value == DOCS:
+            wanted = {r.name for r in regions if r.name.startswith("doc") and r.name[3:].isdecimal()}
+        return [j for r in regions if r.name in wanted for j in range(r.start, r.end)]
+
+
+def match_moved(a_T: Array, logs_T: Array, order: Array) -> Array:
+    """The factors of `logs_T` at other positions, taken in `order`, that move received attention as far: total variation.
+
+    At least as many positions as `logs_T` changes, more if they move less, but never more than half of the others; if they
+    move more, all factors are brought nearer to 1. As many random positions would move far less than a sink, or, with the
+    factors of an exchange, far more.
+
+    >>> a, hide = np.array([0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0]), np.array([-np.inf] + [0.0] * 7)
+    >>> match_moved(a, hide, np.arange(1, 8)).tolist()  # three of seven, although four would move as much
+    [0.0, -inf, -inf, -inf, 0.0, 0.0, 0.0, 0.0]
+    """
+    values, target = logs_T[logs_T != 0], moved_attention(a_T, logs_T)
+    made_T = np.zeros_like(logs_T)
+    for n, position in enumerate(order):
+        if n >= len(values) and (n >= len(order) // 2 or moved_attention(a_T, made_T) >= target):
+            break
+        made_T[position] = values[n % len(values)]
+    if np.isfinite(values).all() and moved_attention(a_T, made_T) > target:
+        less, more = 0.0, 1.0
+        for _ in range(30):
+            middle = (less + more) / 2
+            less, more = (less, middle) if moved_attention(a_T, middle * made_T) > target else (middle, more)
+        made_T *= less
+    return made_T
+
+
+def moved_attention(a_T: Array, logs_T: Array) -> float:
+    """Total variation between received attention and itself after log factors on its columns, normalised."""
+    weighed_T = a_T * np.exp(logs_T)
+    return float(np.abs(weighed_T / max(weighed_T.sum(), 1e-12) - a_T / max(a_T.sum(), 1e-12)).sum() / 2)

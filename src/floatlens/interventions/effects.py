@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from floatlens.errors import FloatLensError, check_known
-from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention
-from floatlens.interventions.settings import whole_number
+from floatlens.interventions.intervention import Array, Intervention, Shape, register_intervention, whole_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-    from floatlens.interventions.attention_call import AttentionCall
-    from floatlens.interventions.decoding_state import DecodingState
+    from floatlens.interventions.attention_call import AttentionCall, DecodingState
 
 LEAST = 1e-6  # the smallest share of received attention, so that factors stay finite
 STEPS, LAYERS = "steps", "layers"

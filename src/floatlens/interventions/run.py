@@ -15,8 +15,7 @@ from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.decode.network import current_pass
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
-from floatlens.interventions.attention_call import AttentionCall
-from floatlens.interventions.decoding_state import DecodingState
+from floatlens.interventions.attention_call import AttentionCall, DecodingState
 from floatlens.interventions.intervention import Intervention, check, parse_intervention
 from floatlens.models.describe import attention_layers
 

@@ -15,7 +15,7 @@ import torch
 
 from floatlens.attention.call import Call
 from floatlens.attention.exact import ExactMatrices
-from floatlens.attention.hidden import Hidden, HiddenStatistic
+from floatlens.attention.hidden import HiddenStatistic
 from floatlens.attention.statistic import Statistic, register_statistic, variant
 from floatlens.attention.stream import Tile, attention_rows
 
@@ -63,16 +63,16 @@ class Change(Statistic):
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        """Position by position, in double precision."""
+        """In double precision."""
         out = torch.full((call.B, call.length), torch.nan)
-        if m.before is None:
-            return out
-        both = range(*m.before.query_positions.indices(m.before.length))
-        for position in range(*call.query_positions.indices(call.length)):
-            if position in both:
-                old = getattr(m.before, cls.vectors)[:, :, position - m.before.first_key].double().flatten(1)
-                new = getattr(call, cls.vectors)[:, :, position - call.first_key].double().flatten(1)
-                out[:, position] = ((new - old).square().sum(1) / old.square().sum(1)).sqrt()
+        if m.before is not None:
+            spans = [one.query_positions for one in (call, m.before)]
+            first, end = max(span.start for span in spans), min(span.stop for span in spans)
+            new, old = (
+                getattr(one, cls.vectors)[:, :, first - one.first_key : max(first, end) - one.first_key].double()
+                for one in (call, m.before)
+            )
+            out[:, first : max(first, end)] = ((new - old).square().sum((1, 3)) / old.square().sum((1, 3))).sqrt()
         return out.masked_fill(~out.isfinite(), torch.nan)
 
 
@@ -81,16 +81,12 @@ variant(Change, "value_change", vectors="v_BKTD")
 
 
 @register_statistic
-class HiddenChange(HiddenStatistic):
-    """|h − h'| / |h'| with the state h' of the previous step; NaN if the position was not computed at both steps."""
+class HiddenChange(Change, HiddenStatistic):
+    """The same of the hidden states of the step's rows."""
 
     name = "hidden_change"
-    compares = True
-
-    def of(self, hidden: Hidden) -> torch.Tensor:
-        active, key = hidden.active, (self.name, hidden.layer)
-        states_BQE = hidden.h[:, active.start - hidden.first : active.stop - hidden.first]
-        return change_since_last(hidden.memory, key, active.start, states_BQE, hidden.length)
+    of_step = True
+    vectors = "k_BKTD"
 
 
 @register_statistic

@@ -31,16 +31,11 @@ class Flow(Statistic):
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        count = max(len(names) for names in call.layout.region_names)
-        mean_BQT = m.weights_BHQT.mean(1)
-        out = torch.zeros(call.B, count, count)
-        region_BN = call.layout.region_BN[:, : call.length]
-        for row in range(call.B):
-            for a in range(count):
-                for b in range(count):
-                    out[row, a, b] = mean_BQT[row][region_BN[row] == a][:, region_BN[row] == b].sum()
-        total = out.sum(-1, keepdim=True)
-        return torch.where(total > 0, out / total, 0.0)
+        regions = torch.arange(max(len(names) for names in call.layout.region_names))
+        inside_BNR = (call.layout.region_BN[:, : call.length, None] == regions).float()
+        flow = torch.einsum("bqr,bhqk,bks->brs", inside_BNR, m.weights_BHQT, inside_BNR)
+        total = flow.sum(-1, keepdim=True)
+        return torch.where(total > 0, flow / total, 0.0)
 
 
 def gold_and_top(call: Call) -> torch.Tensor:

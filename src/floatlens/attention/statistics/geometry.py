@@ -117,19 +117,13 @@ def visible_sum(call: Call, x_BHQC: torch.Tensor) -> torch.Tensor:
 
 
 def visible_count(call: Call) -> torch.Tensor:
-    """Number of real queries that may see each key (B, H, T); computed once per call."""
+    """Number of real queries that may see each key (B, H, T)."""
     ones = torch.ones(call.B, 1 if call.mask is None else call.mask.shape[1], call.Q, 1, device=call.device)
     count_BHT = visible_sum(call, ones)[..., 0].expand(-1, call.H, call.T)
-    keys_BHT = visible_keys(call)
-    return count_BHT if keys_BHT is None else count_BHT * keys_BHT
-
-
-def visible_keys(call: Call) -> torch.Tensor | None:
-    """True for the keys that all queries see (B, H or 1, T); None if every query sees every key, or if queries differ."""
-    visible = call.may_see(0, 1) if call.same_for_all_queries else None
-    if visible is None:
-        return None
-    return visible.expand(call.B // len(call.layers), -1, 1, call.T)[:, :, 0].repeat(len(call.layers), 1, 1)
+    if not call.same_for_all_queries or (visible := call.may_see(0, 1)) is None:
+        return count_BHT
+    layers = len(call.layers)
+    return count_BHT * visible.expand(call.B // layers, -1, 1, call.T)[:, :, 0].repeat(layers, 1, 1)
 
 
 class ColumnMean(Statistic):
@@ -150,7 +144,8 @@ class ColumnMean(Statistic):
 
     @classmethod
     def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return m.column_mean(getattr(m, cls.matrix), call)
+        seen_BHQT = m.visible_BHQT & (m.real_rows(call) > 0)
+        return torch.where(seen_BHQT, getattr(m, cls.matrix), 0.0).sum(2) / seen_BHQT.sum(2)
 
 
 # q·k_j post-RoPE and unscaled, its cosine (0 with a zero vector), and |q||k_j|.

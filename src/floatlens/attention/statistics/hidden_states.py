@@ -8,11 +8,10 @@ last layer it is the model's own most likely token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from floatlens.attention.hidden import Hidden, HiddenStatistic
+from floatlens.attention.call import Call
+from floatlens.attention.hidden import HiddenStatistic
 from floatlens.attention.statistic import register_statistic, variant
 
 ROWS = 128  # rows whose logits are held at once
@@ -39,15 +38,22 @@ class LensToken(HiddenStatistic):
 
     name = "lens_token"
     whole = True
-    together = True
+    of_step = True
 
-    def of_layers(self, layers: Sequence[Hidden]) -> list[torch.Tensor]:
-        last = layers[-1]
-        device, span, (B, Q, E) = last.h_BQE.device, last.writing, last.h_BQE.shape
-        token_LBT = torch.full((len(layers), B, last.length), torch.nan, device=device)
-        writes_BQ = last.layout.writes_BN[:, span.start : span.start + Q].to(device)
-        if writes_BQ.any():
-            states = torch.stack([hidden.h_BQE.to(device) for hidden in layers])[:, writes_BQ].reshape(1, -1, E)
-            tokens = torch.cat([last.unembed(rows).argmax(-1) for rows in states.split(ROWS, dim=1)], dim=1)
-            token_LBT[:, :, span.start : span.start + Q][:, writes_BQ] = tokens.view(len(layers), -1).float().to(device)
-        return list(token_LBT)
+    def see(self, call: Call) -> None:
+        start, end = call.writing_queries
+        self.last, self.found[call.layer] = call, call.q_BHQD[:, 0, start:end].clone()
+
+    def finish(self) -> dict[int, torch.Tensor]:
+        found, layers = {}, super().finish()
+        if layers:
+            call, (start, end) = self.last, self.last.writing_queries
+            token_LBT = torch.full((len(layers), call.B, call.length), torch.nan, device=call.device)
+            rows = slice(call.first_query + start, call.first_query + end)
+            writes_BQ = call.layout.writes_BN[:, rows].to(call.device)
+            if writes_BQ.any():
+                states = torch.stack([h_BQE.to(call.device)[writes_BQ] for h_BQE in layers.values()]).flatten(0, 1)
+                parts = [call.memory["unembed"](part).argmax(-1) for part in states[None].split(ROWS, dim=1)]
+                token_LBT[:, :, rows][:, writes_BQ] = torch.cat(parts, 1).view(len(layers), -1).float().to(call.device)
+            found = dict(zip(layers, token_LBT, strict=True))
+        return found

@@ -41,21 +41,14 @@ class AttentionMatrix(Statistic):
         return rows if "head" in cls.dims else rows.mean(1)
 
 
-class Vectors(Statistic):
-    """Vectors of the call, after RoPE. With a cache, those of the step's own positions."""
-
-    of_call: ClassVar[Callable[[Call], torch.Tensor]]
-
-    def result(self, call: Call) -> torch.Tensor:
-        return type(self).of_call(call)
-
-    @classmethod
-    def exact(cls, m: ExactMatrices, call: Call) -> torch.Tensor:
-        return cls.of_call(call)
-
-
 variant(AttentionMatrix, "attention_mean", dims=("query", "key"))
-variant(Vectors, "queries", dims=("head", "query", "dim"), of_call=lambda call: call.q_BHQD.float())
-variant(
-    Vectors, "keys", dims=("kv_head", "query", "dim"), of_call=lambda call: call.k_BKTD[:, :, call.query_keys].float()
-)  # fmt: skip
+
+
+def register_vectors(name: str, head: str, of_call: Callable[[Call], torch.Tensor]) -> None:
+    """Register vectors of the call, after RoPE. With a cache, they are those of the step's own positions."""
+    methods = {"result": lambda self, call: of_call(call), "exact": staticmethod(lambda m, call: of_call(call))}
+    variant(Statistic, name, dims=(head, "query", "dim"), **methods)
+
+
+register_vectors("queries", "head", lambda call: call.q_BHQD.float())
+register_vectors("keys", "kv_head", lambda call: call.k_BKTD[:, :, call.query_keys].float())
