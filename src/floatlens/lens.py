@@ -31,7 +31,7 @@ from floatlens.models.describe import shape
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model, redraw
 from floatlens.options import Load, Recording, Sampling, make
-from floatlens.trace.generation import Generation, decode, token_strings
+from floatlens.trace.generation import Generation, decode, end_tokens, token_strings
 from floatlens.trace.recorder import Watch, check_finite
 from floatlens.trace.trace import Trace
 
@@ -145,14 +145,12 @@ class Lens:
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer, the config's own first."""
-        ends: list[int] = []
-        for source in (self.config, getattr(self.__dict__.get("model"), "generation_config", None), self.tokenizer):
-            ids = getattr(source, "eos_token_id", None)
-            ends += ids if isinstance(ids, list) else [ids] if ids is not None else []
+        generation = getattr(self.__dict__.get("model"), "generation_config", None)
+        ends = end_tokens(self.config, generation, self.tokenizer)
         if self.tokenizer is not None:
             vocabulary = self.tokenizer.get_vocab()
             ends += [vocabulary[token] for token in TURN_ENDS if token in vocabulary]
-        return tuple(dict.fromkeys(int(i) for i in ends))
+        return tuple(dict.fromkeys(ends))
 
     @property
     def pad_id(self) -> int:

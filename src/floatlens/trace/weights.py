@@ -19,6 +19,7 @@ from floatlens.attention.session import Session
 from floatlens.data.prompt import Prompt
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
+from floatlens.trace.generation import end_tokens
 from floatlens.trace.observe import Regions, prompts_of
 from floatlens.trace.recorder import ModelFacts, Recorder, make_trace
 from floatlens.trace.trace import Trace
@@ -108,8 +109,7 @@ def from_transformers(
         )
     generated = not isinstance(attentions[0], torch.Tensor)
     mask = None if attention_mask is None else torch.as_tensor(attention_mask)[row].bool().cpu()
-    end = getattr(tokenizer, "eos_token_id", None)
-    facts = ModelFacts(model, tokenizer, () if end is None else (int(end),), getattr(tokenizer, "all_special_ids", ()))
+    facts = ModelFacts(model, tokenizer, end_tokens(tokenizer), getattr(tokenizer, "all_special_ids", ()))
     passes = list(_generated(outputs, row, mask, facts) if generated else _one_pass(attentions, input_ids, row, mask))
     first, weights = passes[0]
     prompt = next(iter(prompts_of(regions)), Prompt("", []))
