@@ -24,7 +24,7 @@ from floatlens.decode.network import ForwardPass, current_pass, enter_pass, leav
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family
-from floatlens.trace.recorder import ModelFacts, Recorder, make_trace
+from floatlens.trace.recorder import ModelFacts, Recorder
 from floatlens.trace.trace import Trace
 
 if TYPE_CHECKING:
@@ -180,15 +180,7 @@ class Observation:
         padded = any(step.real_BT is not None for step in observed)
         real_BP = torch.ones_like(tokens_BP, dtype=torch.bool) if padded else None
         batch = PromptBatch(prompts, tokens_BP, real_BP, [first for first, _ in spans])
-        recorder = Recorder(
-            batch,
-            session.statistics,
-            batch.layout(N - P, shifted),
-            steps=range(len(steps)),
-            shifted=shifted,
-            special_ids=self.facts.special_ids,
-            revises=any(revised(step, self.mask) for step in steps),
-        )
+        recorder = Recorder(batch, N - P, steps=range(len(steps)), shifted=shifted, special_ids=self.facts.special_ids)
         for step, one in zip(steps, observed, strict=False):
             writes = bool(step.committed_BT.any())
             recorder.add(step, {n: value for n, value in one.results.items() if writes or n != "received_writing"})
@@ -208,8 +200,10 @@ class Observation:
             "interventions": [],
             "built_from": None,
         }
-        datasets = [add_cross(recorder.dataset(row), observed, row) for row in range(B)]
-        return [make_trace(data, self.facts, batch, row, **attributes) for row, data in enumerate(datasets)]
+        traces = [recorder.trace(row, self.facts, **attributes) for row in range(B)]
+        for row, trace in enumerate(traces):
+            trace.data = add_cross(trace.data, observed, row)
+        return traces
 
     def _passes(self, generation: int) -> list[ObservedStep]:
         """The passes of a generation from the end of its prompt on; an error if no trace can be made of them."""
@@ -631,13 +625,6 @@ def on_cpu(results: Results) -> Results:
         name: {layer: value.detach().to("cpu", torch.float32, copy=True) for layer, value in layers.items()}
         for name, layers in results.items()
     }
-
-
-def revised(step: Step, mask: int) -> bool:
-    """Whether a step replaces tokens that are not masks."""
-    before_BT = step.tokens_BT
-    after_BT = step.after_BT[:, : before_BT.shape[1]]
-    return bool(((before_BT != after_BT) & (before_BT != mask) & (after_BT != mask)).any())
 
 
 def add_cross(data: xr.Dataset, steps: Sequence[ObservedStep], row: int) -> xr.Dataset:

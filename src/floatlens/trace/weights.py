@@ -21,7 +21,7 @@ from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.trace.generation import end_tokens
 from floatlens.trace.observe import Regions, prompts_of
-from floatlens.trace.recorder import ModelFacts, Recorder, make_trace
+from floatlens.trace.recorder import ModelFacts, Recorder
 from floatlens.trace.trace import Trace
 
 STATISTICS = ("received", "received_writing", "entropy", "flow")
@@ -41,10 +41,9 @@ def trace_of_weights(
 ) -> Trace:
     """The trace of passes whose weights are known; `vectors` are the queries (H, T, D) and keys (K, T, D) of each layer."""
     batch = PromptBatch([prompt], torch.tensor([prompt.ids]).long(), None, [0])
-    new_tokens = passes[-1][0].after_BT.shape[1] - len(prompt.ids)
-    layout = batch.layout(new_tokens, shifted=shifted)
-    session = Session(statistics, layout=layout)
-    recorder = Recorder(batch, session.statistics, layout, steps=range(len(passes)), shifted=shifted)
+    new = passes[-1][0].after_BT.shape[1] - len(prompt.ids)
+    recorder = Recorder(batch, new, steps=range(len(passes)), shifted=shifted)
+    session = Session(statistics, layout=recorder.layout)
     for step, layers in passes:
         for layer, weights_HQT in layers.items():
             (H, Q, T), nothing = weights_HQT.shape, weights_HQT.new_full((), torch.nan)
@@ -54,7 +53,9 @@ def trace_of_weights(
             session.see(layer, Inputs(q, k, k, 1.0, None, False, own_rows=rows))
         recorder.add(step, session.results)
         session.begin()
-    return make_trace(recorder.dataset(0).assign_coords(coords or {}), facts, batch, **attributes)
+    trace = recorder.trace(0, facts, **attributes)
+    trace.data = trace.data.assign_coords(coords or {})
+    return trace
 
 
 def from_transformers(
