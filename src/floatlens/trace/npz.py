@@ -275,9 +275,6 @@ class NumpyUnpickler(pickle._Unpickler):
             raise FloatLensError(f"the file asks to call {module}.{name}, which is not a NumPy constructor")
         return STAND_INS[module, name]
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise FloatLensError("the file refers to an object outside itself; it is not opened")
-
 
 def unpickle(stream: io.BytesIO) -> Any:
     """Read one pickled value of arrays, numbers, text, lists, tuples and dictionaries."""
