@@ -245,6 +245,18 @@ class FloatLensLM(TemplateLM):
         text = str(self.tokenizer.decode(ids[: min(ends, default=len(ids))], skip_special_tokens=True))
         return text[: min((text.index(stop) for stop in until if stop and stop in text), default=len(text))]
 
+    def get_model_info(self) -> dict[str, Any]:
+        """The information about the model that the harness writes to its results."""
+        lens = self.lens
+        exact = lens.family.kind == "arm"
+        return {
+            "model_family": lens.family.name,
+            "model_sampler": lens.sampler,
+            "model_likelihood": "exact" if exact else f"lower bound, {self.mc_num} maskings",
+            "model_seed": self.seed,
+            "model_revision": lens.checkpoint.revision,
+        }
+
 
 def available(device: str | None) -> str | None:
     """The harness's device. Its default is the first GPU; a machine without one uses the CPU."""
