@@ -269,8 +269,7 @@ def facts_of(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, 
     """The facts about a model that are stored in a trace."""
     config, generation = getattr(model, "config", None), getattr(model, "generation_config", None)
     ends = end_tokens(generation) if generation is not None else end_tokens(config, tokenizer)
-    special = {*ends, *(() if mask_id is None else (mask_id,)), *getattr(tokenizer, "all_special_ids", ())}
-    if (pad := getattr(config, "pad_token_id", None)) is not None:
-        special.add(pad)
+    pad_id: Any = getattr(config, "pad_token_id", None)
+    special: set[Any] = {*ends, mask_id, pad_id, *getattr(tokenizer, "all_special_ids", ())} - {None}
     name = getattr(config, "name_or_path", "") or getattr(config, "_name_or_path", "") or type(model).__name__
-    return ModelFacts(name, tokenizer, tuple(ends), sorted(special), config)
+    return ModelFacts(name, tokenizer, ends, sorted(special), config)

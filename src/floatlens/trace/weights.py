@@ -153,7 +153,11 @@ def _generated(outputs: Any, row: int, mask_P: torch.Tensor | None, facts: Model
     for index, layers in enumerate(outputs.attentions):
         T, Q = P + index, layers[0].shape[2]
         rows = slice(pad if Q == T else 0, None)  # without a cache, all rows are computed again, also those of padding
-        heads = {n: _keys_in_place(one[row].detach().float().cpu(), T)[:, rows, pad:] for n, one in enumerate(layers)}
+        heads = {}
+        for n, layer in enumerate(layers):
+            weights_HQK = layer[row].detach().float().cpu()[..., :T]  # without unused keys of a static cache
+            left_out = T - weights_HQK.shape[-1]  # keys before a sliding window
+            heads[n] = torch.nn.functional.pad(weights_HQK, (left_out, 0))[:, rows, pad:]
         confidence_BT = torch.full((1, T + 1 - pad), torch.nan)
         if getattr(outputs, "logits", None) is not None:
             confidence_BT[0, -1] = outputs.logits[index][row].float().softmax(-1)[int(sequence[T])]
@@ -161,9 +165,3 @@ def _generated(outputs: Any, row: int, mask_P: torch.Tensor | None, facts: Model
         yield Step(index, after_BT[:, :-1], after_BT, torch.arange(pad, T + 1)[None] == T, confidence_BT), heads
         if int(sequence[T]) in facts.end_ids:
             return
-
-
-def _keys_in_place(weights_HQK: torch.Tensor, length: int) -> torch.Tensor:
-    """Weights on all keys: drops unused keys of a static cache, and adds the keys that a sliding window left out."""
-    missing = max(0, length - weights_HQK.shape[-1])
-    return torch.nn.functional.pad(weights_HQK[..., :length], (missing, 0))
