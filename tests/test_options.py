@@ -11,6 +11,7 @@ import pytest
 from floatlens import options
 from floatlens.errors import FloatLensError
 
+GROUPS = (options.Load, options.Data, options.Sampling, options.Recording, options.Run, options.Scope)
 KEYWORDS = Path(options.__file__).with_name("keywords.py")
 HEAD = '''"""The keywords of Python functions that take options, with their types.
 
@@ -77,7 +78,7 @@ def test_the_keywords_are_those_of_the_options() -> None:
 
 
 def test_every_option_has_a_help_text_of_its_own() -> None:
-    helps = [each.metadata["help"] for kind in options.GROUPS for each in fields(kind)]
+    helps = [each.metadata["help"] for kind in GROUPS for each in fields(kind)]
     assert all(re.fullmatch(r"[\w-].*[.]", text) for text in helps), helps
 
 

@@ -38,7 +38,7 @@ from .studies.probe import probe as probe
 from .studies.study import study as study
 from .studies.track import track as track
 from .trace.npz import import_npz as import_npz
-from .trace.observe import Observation as Observation
+from .trace.observation import Observation as Observation
 from .trace.observe import observe as observe
 from .trace.trace import Trace as Trace
 from .version import __version__ as __version__

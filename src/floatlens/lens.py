@@ -31,7 +31,7 @@ from floatlens.models.describe import shape
 from floatlens.models.tokenizer import find_mask_id, load_tokenizer
 from floatlens.models.weights import load_model, redraw
 from floatlens.options import Load, Recording, Sampling, make
-from floatlens.trace.generation import Generation, decode, token_strings
+from floatlens.trace.generation import Generation, decode, end_tokens, token_strings
 from floatlens.trace.recorder import Watch, check_finite
 from floatlens.trace.trace import Trace
 
@@ -127,8 +127,6 @@ class Lens:
         s = self.shape
         return f"<floatlens.Lens {self.name}: {self.family.name}, {s['layers']} layers, {s['heads']} heads>"
 
-    # --- tokens -------------------------------------------------------------------------------------------------------
-
     @property
     def has_mask(self) -> bool:
         """Whether the model writes by filling in masks."""
@@ -145,14 +143,12 @@ class Lens:
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer, the config's own first."""
-        ends: list[int] = []
-        for source in (self.config, getattr(self.__dict__.get("model"), "generation_config", None), self.tokenizer):
-            ids = getattr(source, "eos_token_id", None)
-            ends += ids if isinstance(ids, list) else [ids] if ids is not None else []
+        generation = getattr(self.__dict__.get("model"), "generation_config", None)
+        ends = end_tokens(self.config, generation, self.tokenizer)
         if self.tokenizer is not None:
             vocabulary = self.tokenizer.get_vocab()
             ends += [vocabulary[token] for token in TURN_ENDS if token in vocabulary]
-        return tuple(dict.fromkeys(int(i) for i in ends))
+        return tuple(dict.fromkeys(ends))
 
     @property
     def pad_id(self) -> int:
@@ -242,8 +238,6 @@ class Lens:
         if sample_ids is None:
             return made
         return [dataclasses.replace(each, sample_id=name) for each, name in zip(made, sample_ids, strict=True)]
-
-    # --- decoding -----------------------------------------------------------------------------------------------------
 
     def settings(self, **options: Unpack[SamplingKeywords]) -> Sampler:
         """Return the validated settings of the lens's sampler, from the fields of `options.Sampling`; needs no weights."""
@@ -404,8 +398,6 @@ class Lens:
         """Token strings by id (as a string); the id in brackets if there is no tokenizer."""
         return token_strings(self.tokenizer, ids)
 
-    # --- tracing ------------------------------------------------------------------------------------------------------
-
     def trace(
         self,
         prompt: PromptLike,
@@ -518,21 +510,18 @@ class Lens:
         else:
             ids = [int(i) for i in answer]
             own = sequences.ids_prompt(ids, regions).regions  # type: ignore[arg-type]
-        given = None if made.tail is None else self._given(made.tail, ids)
+        given = None
+        if (tail := made.tail) is not None:
+            given = [token != self.mask_id for token in tail]
+            if len(ids) != len(tail) or any(known and a != b for known, a, b in zip(given, tail, ids, strict=True)):
+                raise FloatLensError(
+                    f"a text with masks is replayed with all {len(tail)} tokens from its first mask on, as in trace.written"
+                )
         script = write_script(ids, order, seed=seed, given=given)
         replay.settings_of([script], self.family, self.sampler, self.block_length)
         P = len(made.ids)
         parts = [Region(each.name, P + each.start, P + each.end) for each in own]
         return dataclasses.replace(made, script=script, regions=[*made.regions, *parts])
-
-    def _given(self, tail: Sequence[int], ids: Sequence[int]) -> list[bool]:
-        """Which tokens of a text that fills masks are visible from the start; it must be as long as the tail."""
-        given = [token != self.mask_id for token in tail]
-        if len(ids) != len(tail) or any(known and a != b for known, a, b in zip(given, tail, ids, strict=True)):
-            raise FloatLensError(
-                f"a text with masks is replayed with all {len(tail)} tokens from its first mask on, as in trace.written"
-            )
-        return given
 
     def watch(
         self,

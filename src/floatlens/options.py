@@ -6,7 +6,6 @@ keywords (`keywords.py` has their types). `make` turns keywords into values; ins
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -229,7 +228,6 @@ class Scope:
         check_detail(self.detail)
 
 
-GROUPS: tuple[type[Any], ...] = (Load, Data, Sampling, Recording, Run, Scope)
 # The arguments of the running command, after `floatlens`: manifests store them. Empty when FloatLens is used from Python.
 ARGUMENTS: list[str] = []
 
@@ -260,4 +258,4 @@ def make(given: Mapping[str, Any], *kinds: type[Any]) -> tuple[Any, ...]:
 
 def recorded(value: Any) -> dict[str, Any]:
     """Return the options of a value that results depend on, for the manifest."""
-    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.metadata["recorded"]}
+    return {each.name: getattr(value, each.name) for each in fields(value) if each.metadata["recorded"]}

@@ -31,10 +31,7 @@ Record = TypeVar("Record")
 MAX_FILE = 1 << 30  # bytes
 MAX_JSON = 1 << 28
 MAX_TABLE = 1 << 30  # bytes of a table in memory
-SMALL, RATIO = (
-    64 << 20,
-    500,
-)  # a compressed file may unpack to SMALL bytes, or RATIO times its size; text reaches about 10
+SMALL, RATIO = 64 << 20, 500  # a compressed file may unpack to SMALL bytes, or RATIO times its size (text: about 10)
 
 # What a stored trace may hold: one flat Zarr group of format 3, arrays of plain numbers, these codecs.
 DATA_TYPES = {

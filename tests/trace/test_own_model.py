@@ -195,16 +195,13 @@ def test_a_wrong_output_is_refused_and_leaves_the_watch_usable(mdm: floatlens.Le
         denoise(model, x, mdm.mask_id)
     before, other = watch.trace(), x.clone()
     other[0, 0] += 1
-    wrong: dict[str, Any] = {
-        r"has the shape \(3,\)": x[0, -3:],
-        r"has the shape \(1, 2\)": x[:, :2],
-        r"torch.float32": x.float(),
-        r"is not a tensor of token ids": "Rome",
-        r"does not continue the tokens of the last pass": other,
-        r"the ids .* to 10000000, which the model cannot write": x.clone().index_fill_(1, torch.tensor([-1]), 10**7),
-    }
-    for said, output in wrong.items():
-        with pytest.raises(FloatLensError, match=rf"output= .*{said}|output= {said}"):
+    wrong: list[Any] = [
+        x[0, -3:], x[:, :2], x.float(), "Rome", other, x.clone().index_fill_(1, torch.tensor([-1]), 10**7),
+    ]  # fmt: skip
+    for output in wrong:
+        with pytest.raises(
+            FloatLensError, match=r"output= is .*; expected token ids \(1, at least \d+\) that continue"
+        ):
             watch.trace(output=output)
         assert_same(watch.trace(), before, FACTS)
     with pytest.raises(FloatLensError, match="finishes the last generation, not generation 3"):

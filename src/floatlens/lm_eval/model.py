@@ -44,22 +44,9 @@ log = logging.getLogger(__name__)
 
 @register_model("floatlens")
 class FloatLensLM(TemplateLM):
-    """Any model that FloatLens loads, for the harness.
+    """Any model that FloatLens loads, for the harness; docs/howto/lm-eval.md describes the arguments.
 
-    Parameters
-    ----------
-    pretrained: a Hub id, a folder, a GGUF file, or a bundled name.
-    batch_size, device: set by the harness's own options; `device_map` is used instead of a device.
-    mc_num: number of maskings per answer in the likelihood of a diffusion model.
-    is_check_greedy: whether to check if greedy decoding of a diffusion model would write the answer, which metrics such as
-        lambada's accuracy need; False saves one pass per token.
-    seed: seed of the maskings and of the sampler.
-    max_length: maximum number of tokens; by default the model's context. Longer inputs are cut at the beginning.
-    max_gen_toks: number of tokens to write for tasks that do not define it.
-    trace_to: a new run folder for traces of all generated and scored texts.
-    detail: what these traces keep: "full" (every head) or "summary" (means over heads).
-    **options: options of `floatlens.load`, such as dtype, and settings of the sampler, such as steps or cfg_scale; a task's
-        own, and those of --gen_kwargs, take precedence.
+    `options` are those of `floatlens.load`, such as dtype, and settings of the sampler, such as steps or cfg_scale.
     """
 
     def __init__(
@@ -100,8 +87,6 @@ class FloatLensLM(TemplateLM):
             asked = {"model": pretrained, "seed": seed, "mc_num": mc_num, "max_gen_toks": max_gen_toks, **options}
             about = manifest.describe("lm-eval", asked, checkpoints=[self.lens.checkpoint])
             self.folder = RunFolder.create(trace_to, about)
-
-    # --- tokens -------------------------------------------------------------------------------------------------------
 
     @property
     def eot_token_id(self) -> int:
@@ -150,8 +135,6 @@ class FloatLensLM(TemplateLM):
         if len(context) > room:
             log.warning("a context of %d tokens loses its first %d", len(context), len(context) - room)
         return context[-room:]
-
-    # --- likelihood ---------------------------------------------------------------------------------------------------
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         pairs = [self._pair(*request.args) for request in requests]
@@ -214,8 +197,6 @@ class FloatLensLM(TemplateLM):
         for name, trace in zip(names, traces, strict=True):
             checksums = self.folder.save_trace(name, trace, detail=self.detail)
             self.folder.put((self.lens.name, name), {"error": None}, checksums)
-
-    # --- generation ---------------------------------------------------------------------------------------------------
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         seen: Counter[int] = Counter()

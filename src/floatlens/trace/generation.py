@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,12 @@ def token_strings(tokenizer: PreTrainedTokenizerBase | None, ids: Sequence[int])
     """
     pieces = [f"<{i}>" for i in ids] if tokenizer is None else tokenizer.convert_ids_to_tokens(list(ids))
     return {str(i): str(piece) for i, piece in zip(ids, pieces, strict=True)}
+
+
+def end_tokens(*sources: Any) -> list[int]:
+    """The end tokens that configs and tokenizers define."""
+    found = [getattr(source, "eos_token_id", None) for source in sources]
+    return [int(i) for ids in found if ids is not None for i in (ids if isinstance(ids, list) else [ids])]
 
 
 def filled_text(decode: Callable[[Sequence[int]], str], ids: Sequence[int], written: Sequence[bool]) -> str:

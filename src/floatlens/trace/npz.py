@@ -221,7 +221,8 @@ class _DType:
 class _NDArray:
     """Stand-in for numpy.ndarray until its state has been checked."""
 
-    value: Any = None
+    def __init__(self, *_: Any) -> None:
+        self.value: Any = None
 
     def __setstate__(self, state: Any) -> None:
         _require(isinstance(state, tuple) and len(state) == 5, "an array whose state is not in NumPy's format")
@@ -247,17 +248,13 @@ def make_array(data: Any, shape: tuple[int, ...], kind: np.dtype[Any], fortran: 
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _reconstruct(*_: Any) -> _NDArray:
-    return _NDArray()
-
-
 def _scalar(dtype: Any, data: Any = b"") -> Any:
     _require(isinstance(dtype, _DType) and bool(data), "a number without a type")
     return make_array(data, (), dtype.resolve(), False)[()]
 
 
 STAND_INS: dict[tuple[str, str], Any] = {
-    **{(f"{package}.multiarray", "_reconstruct"): _reconstruct for package in ("numpy.core", "numpy._core")},
+    **{(f"{package}.multiarray", "_reconstruct"): _NDArray for package in ("numpy.core", "numpy._core")},
     **{(f"{package}.multiarray", "scalar"): _scalar for package in ("numpy.core", "numpy._core")},
     ("numpy", "ndarray"): _NDArray,
     ("numpy", "dtype"): _DType,
@@ -274,9 +271,6 @@ class NumpyUnpickler(pickle._Unpickler):
         if (module, name) not in STAND_INS:
             raise FloatLensError(f"the file asks to call {module}.{name}, which is not a NumPy constructor")
         return STAND_INS[module, name]
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise FloatLensError("the file refers to an object outside itself; it is not opened")
 
 
 def unpickle(stream: io.BytesIO) -> Any:

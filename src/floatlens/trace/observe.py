@@ -15,94 +15,30 @@ from weakref import WeakSet
 import torch
 from transformers import PreTrainedModel
 
-from floatlens.attention.call import CROSS, ENCODER
+from floatlens.attention.call import CROSS, ENCODER, SELF
 from floatlens.attention.hook import observing, passes_interface, shared
-from floatlens.attention.session import Implementation, Results, Session
+from floatlens.attention.session import Implementation, Session
 from floatlens.attention.statistic import DEFAULT, expand
 from floatlens.data.prompt import Prompt, Region
 from floatlens.errors import FloatLensError
 from floatlens.models.describe import attention_layers, shape
 from floatlens.models.family import FAMILIES, Family
 from floatlens.models.tokenizer import find_mask_id
-from floatlens.trace.observed_trace import traces_of
-from floatlens.trace.pass_log import ObservedStep, PassLog
+from floatlens.trace.generation import end_tokens
+from floatlens.trace.observation import Observation
 from floatlens.trace.recorder import ModelFacts, check_observed, check_range
-from floatlens.trace.trace import Trace
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from floatlens.lens import Lens
 
+CROSS_STATISTICS = ("received", "entropy")
 NEED_TOKENS = ("received_final", "received_writing", "flow", "evidence", "query_mass")
 CROSS_NAMES = re.compile(
     r"(^|\.)(encoder_attn|EncDecAttention|encoder_decoder_attention|cross_?attn|cross_?attention|multihead_attn)(\.|$)"
 )
 Regions = Prompt | Mapping[str, tuple[int, int]] | Sequence[Region | tuple[str, int, int]]
-
-
-class Observation:
-    """The result of a block of `observe`: the observed steps, and the traces made from them.
-
-    steps     one `ObservedStep` per forward pass: tokens, and `results[name][layer]` of (B, *dims of the statistic)
-    encoder   the steps of the encoder, for an encoder-decoder model; empty otherwise
-    """
-
-    def __init__(self, log: PassLog, encoder: PassLog | None, facts: Lens | ModelFacts) -> None:
-        self._log, self._encoder, self._facts = log, encoder, facts
-        self.steps = log.steps
-        self.encoder = [] if encoder is None else encoder.steps
-
-    @property
-    def results(self) -> Results:
-        """The results of the last forward pass: `results[name][layer]` is (B, *dims of the statistic)."""
-        return self._last().results
-
-    @property
-    def cross(self) -> Results:
-        """The results of the last forward pass for cross-attention; positions are those of the encoder's sequence."""
-        return self._last().cross
-
-    def _last(self) -> ObservedStep:
-        if not self.steps:
-            raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
-        return self.steps[-1]
-
-    def traces(
-        self, *, generation: int = -1, output: torch.Tensor | Sequence[Sequence[int]] | None = None
-    ) -> list[Trace]:
-        """The traces of a generation, one per row of the batch; of several in a block, the one with index `generation`.
-
-        A new generation begins when the tokens of a pass do not continue those of the previous one. `output` are the
-        finished sequences (batch, length), with prompt and padding. It is not needed with `model.generate`, whose result is
-        observed; otherwise, without it, the last step is assumed to write its most likely tokens.
-        """
-        if output is not None:
-            if generation not in (-1, len({step.generation for step in self.steps}) - 1):
-                raise FloatLensError(f"output= finishes the last generation, not generation {generation}")
-            self._log.finish(self._log.check_output(output))
-        return traces_of(self._log, self._facts, generation)
-
-    def trace(
-        self,
-        row: int = 0,
-        *,
-        generation: int = -1,
-        output: torch.Tensor | Sequence[Sequence[int]] | None = None,
-        sample_id: str = "",
-    ) -> Trace:
-        """The trace of one row of the batch; see `traces`. `sample_id` is stored in the trace."""
-        made = self.traces(generation=generation, output=output)
-        if not 0 <= row < len(made):
-            raise FloatLensError(f"row {row} does not exist; the batch has {len(made)}")
-        made[row].data.attrs["sample_id"] = sample_id
-        return made[row]
-
-    def encoder_trace(self, row: int = 0, *, generation: int = -1) -> Trace:
-        """The trace of the encoder's pass, for an encoder-decoder model: one step that writes nothing."""
-        if self._encoder is None:
-            raise FloatLensError("the model has no separate encoder; use `trace`")
-        return traces_of(self._encoder, self._facts, generation)[row]
 
 
 @contextmanager
@@ -184,31 +120,35 @@ def observe(
     # An arbitrary model may overwrite its queries and keys after the call, so calls are processed immediately.
     options: dict[str, Any] = {"implementation": implementation, "rows": rows}
     options |= {} if hasattr(model, "get_input_embeddings") and passes_interface(model) else {"room": 0}
-    session = Session(names, layers=layers, matrix_layers=matrix_layers, **options)
-    cross = Session(("received", "entropy"), cross_attention=True, **options)
-    log = PassLog(decoder or model, session, cross, prompts, family, mask_id, prompt_length, tokens)
-    log.needs_tokens = NEED_TOKENS if record is None else ()
-    log.own_cache = not isinstance(model, PreTrainedModel) and not passes_interface(model)
-    inner = None
+    facts = facts_of(model, tokenizer, mask_id) if lens is None else lens
+
+    def passes_of(module: torch.nn.Module, **about: Any) -> Observation:
+        session = Session(names, layers=layers, matrix_layers=matrix_layers, **options)
+        return Observation(module, session, Session(CROSS_STATISTICS, cross_attention=True, **options), facts, **about)
+
+    about = {"prompts": prompts, "family": family, "mask_id": mask_id, "prompt_length": prompt_length, "tokens": tokens}
+    watch = passes_of(decoder or model, **about)
+    watch.needs_tokens = NEED_TOKENS if record is None else ()
+    watch.own_cache = not isinstance(model, PreTrainedModel) and not passes_interface(model)
+    sessions = {SELF: watch.session, CROSS: watch.cross_session}
     if encoder is not None:
-        inner = PassLog(encoder, Session(names, layers=layers, matrix_layers=matrix_layers, **options))
-    watch = Observation(log, inner, facts_of(model, tokenizer, mask_id) if lens is None else lens)
-    others = {CROSS: cross} | ({ENCODER: inner.session} if inner is not None else {})
+        watch.of_encoder = passes_of(encoder)
+        sessions[ENCODER] = watch.of_encoder.session
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         _observed.add(model)
         stack.callback(_observed.discard, model)
-        stack.enter_context(observing(model, session, others=others, parts=parts_of(model, encoder)))
+        stack.enter_context(observing(model, watch.session, others=sessions, parts=parts_of(model, encoder)))
         stack.enter_context(shared())
-        for one, end in ((log, model), (inner, encoder)):
-            if one is not None and end is not None:
-                stack.enter_context(_hooked(one, end, model))
+        stack.enter_context(_hooked(watch, model, model))
+        if watch.of_encoder is not None:
+            stack.enter_context(_hooked(watch.of_encoder, watch.of_encoder.module, model))
         if hasattr(model, "generate"):
-            stack.enter_context(_listening(model, log, encoder is not None))
+            stack.enter_context(_listening(model, watch, encoder is not None))
         yield watch
-    if log.steps and not (session.observed or cross.observed or (inner is not None and inner.session.observed)):
+    if watch.steps and not any(session.observed for session in sessions.values()):
         raise FloatLensError(
-            f"no attention was observed in {len(log.steps)} forward passes of {type(model).__name__}: it calls neither "
+            f"no attention was observed in {len(watch.steps)} forward passes of {type(model).__name__}: it calls neither "
             f"scaled_dot_product_attention nor a softmax between two matrix products"
         )
 
@@ -217,54 +157,54 @@ _observed: WeakSet[torch.nn.Module] = WeakSet()
 
 
 @contextmanager
-def _hooked(log: PassLog, end: torch.nn.Module, model: torch.nn.Module) -> Iterator[None]:
-    """Log every pass: it begins in the log's module and ends in `end`."""
+def _hooked(watch: Observation, end: torch.nn.Module, model: torch.nn.Module) -> Iterator[None]:
+    """Show every pass to `watch`: it begins in the module of `watch` and ends in `end`."""
     expected = attention_layers(model.config) if hasattr(model, "config") and end is model else []
 
     def begin(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        log.begin(args, kwargs)
+        watch._begin(args, kwargs)
 
     def finish(_: Any, __: Any, ___: Any, output: Any) -> None:
-        log.end(output)
+        watch._end(output)
         if output is not None and expected:
-            check_observed(model, log.session.unobserved(expected))
+            check_observed(model, watch.session.unobserved(expected))
 
     hooks = [
-        log.module.register_forward_pre_hook(begin, with_kwargs=True),
+        watch.module.register_forward_pre_hook(begin, with_kwargs=True),
         end.register_forward_hook(finish, with_kwargs=True, always_call=True),
     ]
     try:
         yield
     finally:
-        log.close()
+        watch._close()
         for hook in hooks:
             hook.remove()
 
 
 @contextmanager
-def _listening(model: Any, log: PassLog, has_encoder: bool) -> Iterator[None]:
+def _listening(model: Any, watch: Observation, has_encoder: bool) -> Iterator[None]:
     """Wrap `model.generate` to get the length of the prompt and the written tokens."""
     generate = model.generate
-    wanted = log.prompt_length
+    wanted = watch.prompt_length
 
     def observed(*args: Any, **kwargs: Any) -> Any:
-        log.fresh = True
+        watch.fresh = True
         inputs = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
         if not has_encoder and isinstance(inputs, torch.Tensor) and inputs.ndim == 2:
-            log.prompt_length = inputs.shape[1] if wanted is None else wanted
-            log.prompt_mask = prompt_mask(model, inputs, kwargs)
+            watch.prompt_length = inputs.shape[1] if wanted is None else wanted
+            watch.prompt_mask = prompt_mask(model, inputs, kwargs)
         try:
             made = generate(*args, **kwargs)
         finally:
-            log.prompt_length, log.prompt_mask = wanted, None
+            watch.prompt_length, watch.prompt_mask = wanted, None
         final = made if isinstance(made, torch.Tensor) else made.sequences
         beams = kwargs.get("num_beams") or getattr(kwargs.get("generation_config"), "num_beams", None)
         beams = beams or getattr(getattr(model, "generation_config", None), "num_beams", None) or 1
         if beams > 1:
-            log.problems[log.generation] = f"beam search with {beams} beams moves rows between the steps"
-        elif log.tokens_BT is not None and final.shape[0] == log.tokens_BT.shape[0]:
-            log.finish(final)
-        log.fresh = True
+            watch.problems[watch.generation] = f"beam search with {beams} beams moves rows between the steps"
+        elif watch.tokens_BT is not None and final.shape[0] == watch.tokens_BT.shape[0]:
+            watch._finish(final)
+        watch.fresh = True
         return made
 
     model.__dict__["generate"] = observed
@@ -281,9 +221,8 @@ def prompt_mask(model: Any, ids_BP: torch.Tensor, options: Mapping[str, Any]) ->
         return mask
     config = options.get("generation_config") or getattr(model, "generation_config", None)
     pad, end = (options.get(name, getattr(config, name, None)) for name in ("pad_token_id", "eos_token_id"))
-    if mask is not None or pad is None or pad in (end if isinstance(end, list | tuple) else [end]):
-        return None
-    return ids_BP != pad
+    known = mask is None and pad is not None and pad not in (end if isinstance(end, list | tuple) else [end])
+    return ids_BP != pad if known else None
 
 
 def encoder_and_decoder(model: torch.nn.Module) -> tuple[torch.nn.Module | None, torch.nn.Module | None]:
@@ -328,14 +267,9 @@ def prompts_of(regions: Regions | Sequence[Regions] | None) -> list[Prompt]:
 
 def facts_of(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase | None, mask_id: int | None) -> ModelFacts:
     """The facts about a model that are stored in a trace."""
-    config = getattr(model, "config", None)
-    ends: list[int] = []
-    generation = getattr(model, "generation_config", None)
-    for source in (generation,) if generation is not None else (config, tokenizer):
-        ids = getattr(source, "eos_token_id", None)
-        ends += ids if isinstance(ids, list) else [ids] if ids is not None else []
-    special = {*ends, *(() if mask_id is None else (mask_id,)), *getattr(tokenizer, "all_special_ids", ())}
-    if (pad := getattr(config, "pad_token_id", None)) is not None:
-        special.add(pad)
+    config, generation = getattr(model, "config", None), getattr(model, "generation_config", None)
+    ends = end_tokens(generation) if generation is not None else end_tokens(config, tokenizer)
+    pad_id: Any = getattr(config, "pad_token_id", None)
+    special: set[Any] = {*ends, mask_id, pad_id, *getattr(tokenizer, "all_special_ids", ())} - {None}
     name = getattr(config, "name_or_path", "") or getattr(config, "_name_or_path", "") or type(model).__name__
-    return ModelFacts(name, tokenizer, tuple(ends), sorted(special), config)
+    return ModelFacts(name, tokenizer, ends, sorted(special), config)

@@ -1,4 +1,4 @@
-"""The one maker of traces. Recorder: arrays filled step by step with the observed statistics; `make_trace`: a `Trace` with
+"""The one maker of traces. Recorder: arrays filled step by step with the observed statistics, and the `Trace` of them with
 its model, sampler, prompt and versions; Watch: the steps of a lens, while they are computed.
 
 The model is observed only during a forward pass: between two steps it may be used for something else, and a run may be
@@ -23,7 +23,6 @@ import numpy as np
 import torch
 import xarray as xr
 
-from floatlens.attention.call import PositionLayout
 from floatlens.attention.hook import observing
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import IMPLEMENTATIONS, Results, Session
@@ -55,41 +54,41 @@ PACKAGES = ("torch", "transformers", "xarray", "zarr", "numpy")
 NEEDS_GOLD = ("evidence_mass", "evidence_hit", "query_mass")
 FINITE = ("received", "entropy", "qk", "value_norm")
 GROWING = ("position", "query", "key")
+# Dims of what the recorder computes from the results of a statistic.
+OWN_DIMS = {"evidence_mass": ("head",), "evidence_hit": ("head",), "received_writing": ("position",)}
 
 
 class Recorder:
-    """Stores the results of `statistics` at the chosen steps, for every row of a batch.
+    """Stores the results of `statistics` at the chosen steps, for every row of a batch that writes `new` positions.
 
-    `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence.
-    `shown_only` are statistics that are not kept. `revises`: the sampler may replace tokens, and these are counted.
+    `shifted`: the row that writes position j is j - 1. `special_ids` never count as copied from the evidence. How often a
+    token was replaced is kept if the sampler `revises`, or if it happened.
     """
 
     def __init__(
         self,
         batch: PromptBatch,
-        statistics: Mapping[str, type[Statistic]],
-        layout: PositionLayout,
+        new: int,
         *,
         steps: Sequence[int],
         shifted: bool,
         heads: Sequence[int] | None = None,
         special_ids: Sequence[int] = (),
-        shown_only: Collection[str] = (),
+        mask_id: int | None = None,
         revises: bool = False,
     ) -> None:
-        self.batch, self.statistics, self.layout, self.steps = batch, statistics, layout, list(steps)
-        self.shown_only = shown_only
-        self.heads = None if heads is None else list(heads)
+        self.batch, self.layout, self.steps = batch, batch.layout(new, shifted, mask_id), list(steps)
+        self.heads, self.revises = heads, revises
         self.shifted, self.special = int(shifted), torch.tensor(sorted(special_ids), dtype=torch.long)
         B, P = batch.ids_BP.shape
-        self.N = layout.region_BN.shape[1]
+        self.N = P + new
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
         self.layers: dict[str, list[int]] = {}
         self.tokens = np.full((B, len(steps), self.N), -1, np.int64)
         self.confidence = np.full((B, len(steps), self.N), np.nan, np.float32)
         self.committed_at = np.full((B, self.N), -1, np.int64)
         self.committed_token = np.full((B, self.N), -1, np.int64)
-        self.revised = np.zeros((B, self.N), np.int64) if revises else None
+        self.revised = np.zeros((B, self.N), np.int64)
         self.last = [-1] * B  # each row's last step
         self.length = [P] * B  # positions after it
         self.count = np.zeros((B, len(steps)), np.int64)
@@ -109,11 +108,10 @@ class Recorder:
             self.final[row, :length], self.length[row] = after[row], length
             self.last[row] += 1
         committed, positions = np.nonzero(step.committed_BT.cpu().numpy())
-        if self.revised is not None:
-            again = self.committed_at[committed, positions] >= 0
-            again &= self.committed_token[committed, positions] != after[committed, positions]
-            self.revised[committed[again], positions[again]] += 1
-            self.committed_token[committed, positions] = after[committed, positions]
+        again = self.committed_at[committed, positions] >= 0
+        again &= self.committed_token[committed, positions] != after[committed, positions]
+        self.revised[committed[again], positions[again]] += 1
+        self.committed_token[committed, positions] = after[committed, positions]
         self.committed_at[committed, positions] = np.array(self.last)[committed]
         kept = [row for row in rows if self.last[row] in self.steps]
         for at in sorted({self.steps.index(self.last[row]) for row in kept}):
@@ -127,8 +125,6 @@ class Recorder:
         self.tokens[rows, at, : step.tokens_BT.shape[1]] = step.tokens_BT[rows].cpu().numpy()
         self.confidence[rows, at, : step.after_BT.shape[1]] = step.confidence_BT[rows].float().cpu().numpy()
         for name, layers in results.items():
-            if name in self.shown_only:
-                continue
             if name == "evidence":
                 self._evidence(at, rows, layers, step)
             elif name == "received_writing":
@@ -147,7 +143,7 @@ class Recorder:
     def _store(self, name: str, at: int, rows: list[int], layers: Mapping[int, torch.Tensor], step: Step) -> None:
         if not layers:
             return
-        dims, order = self.statistics[name].dims, sorted(layers)
+        dims, order = STATISTICS[name].dims, sorted(layers)
         value_BL = stack_layers([layers[layer] for layer in order]).detach()
         if "head" in dims and self.heads is not None:
             value_BL = value_BL.index_select(2 + dims.index("head"), torch.tensor(self.heads, device=value_BL.device))
@@ -215,7 +211,7 @@ class Recorder:
             "final_tokens": (("position",), self.final[row, span]),
             "confidence": (("step", "position"), self.confidence[row, kept, span]),
         }
-        if self.revised is not None:
+        if self.revises or self.revised[row].any():
             data["revised"] = (("position",), self.revised[row, span])
         # `layer` belongs to the statistics; matrices of other layers have a separate dimension.
         common = {name: chosen for name, chosen in self.layers.items() if name not in MATRICES} or self.layers
@@ -223,10 +219,9 @@ class Recorder:
         names, whole = self.layout.region_names[row], slice(None)
         cuts = dict.fromkeys(GROWING, span) | dict.fromkeys(("region", "region_to"), slice(0, len(names)))
         coords: dict[str, Any] = {"layer": layers, "region": names, "region_to": names}
-        dims_of = {name: kind.dims for name, kind in self.statistics.items()}
-        dims_of |= {"evidence_mass": ("head",), "evidence_hit": ("head",), "received_writing": ("position",)}
         for name, stored in self.arrays.items():
-            kind, dims, chosen = self.statistics.get(name, Statistic), dims_of[name], self.layers[name]
+            kind = STATISTICS[name] if name in STATISTICS else Statistic  # noqa: SIM401 (`get` would raise)
+            dims, chosen = OWN_DIMS.get(name) or kind.dims, self.layers[name]
             where: Any = (row, kept, whole, *(cuts.get(dim, whole) for dim in dims))
             array = stored[where]
             without_gold = name in NEEDS_GOLD and not self.layout.gold_BN[row].any()
@@ -243,6 +238,46 @@ class Recorder:
         heads = range(made.sizes.get("head", 0)) if self.heads is None else self.heads
         coords |= {"step": self.steps[kept], "position": np.arange(end - pad), "head": list(heads)}
         return made.assign_coords({dim: labels for dim, labels in coords.items() if dim in made.dims})
+
+    def trace(self, row: int, model: Lens | ModelFacts, **attributes: Any) -> Trace:
+        """The trace of one row: all traces are made here, whoever recorded them.
+
+        `attributes` are plain values, by the names of `attributes.py`; those that follow from the tokens, the prompt and
+        the model are added.
+        """
+        prompt, trace = self.batch.prompts[row], Trace(self.dataset(row))
+        P, final = len(prompt.ids), trace.final_tokens
+        written = [int(i) for i in final[P:]]
+        seen = [int(i) for i in np.unique(np.append(trace.data["tokens"].values, final)) if i >= 0]
+        # A canvas of whole blocks may be longer than what was asked for.
+        answer = written[: attributes.get("settings", {}).get("max_new_tokens")]
+        text = prompt.text or ("" if model.tokenizer is None else str(model.tokenizer.decode(list(prompt.ids))))
+        known: dict[str, Any] = {
+            "model": model.name,
+            "revision": "",
+            "sampler": "",
+            "settings": {},
+            "rules": [],
+            "sample_id": prompt.sample_id,
+            "prompt": text,
+            "question": prompt.question,
+            "answers": list(prompt.answers),
+            "output": decode(model.tokenizer, cut_at_end(answer, model.end_ids)[0]),
+            "prompt_length": P,
+            "regions": [asdict(one) for one in (self.batch.regions(row, len(written)) if written else prompt.regions)],
+            "gold": self.batch.gold(row),
+            "vocabulary": token_strings(model.tokenizer, seen),
+            "special_ids": [int(i) for i in model.special_ids if i in seen],
+            "versions": versions(),
+            "floatlens": __version__,
+        }
+        if model.config is not None:
+            sizes = shape(model.config)
+            known |= {"n_layers": sizes["layers"] or 0, "n_heads": sizes["heads"] or 0}
+            known |= {"rules": [RULE] if is_state_space(model.config) else []}
+        known |= attributes
+        trace.data.attrs = {n: json.dumps(v, ensure_ascii=False) if n in STRUCTURED else v for n, v in known.items()}
+        return trace
 
 
 def checked_sum(name: str, value: torch.Tensor) -> float:
@@ -272,47 +307,6 @@ class ModelFacts:
     end_ids: Collection[int] = ()
     special_ids: Sequence[int] = ()
     config: Any = None
-
-
-def make_trace(
-    data: xr.Dataset, model: Lens | ModelFacts, batch: PromptBatch, row: int = 0, **attributes: Any
-) -> Trace:
-    """The trace of one row of a batch: all traces are made here, whoever recorded them.
-
-    `attributes` are plain values, by the names of `attributes.py`; those that follow from the tokens, the prompt and the
-    model are added.
-    """
-    prompt = batch.prompts[row]
-    P, final = len(prompt.ids), Trace(data).final_tokens
-    written = [int(i) for i in final[P:]]
-    seen = [int(i) for i in np.unique(np.append(data["tokens"].values, final)) if i >= 0]
-    text = prompt.text or ("" if model.tokenizer is None else str(model.tokenizer.decode(list(prompt.ids))))
-    all_attributes = {
-        "model": model.name,
-        "revision": "",
-        "sampler": "",
-        "settings": {},
-        "rules": [],
-        "sample_id": prompt.sample_id,
-        "prompt": text,
-        "question": prompt.question,
-        "answers": list(prompt.answers),
-        "output": decode(model.tokenizer, cut_at_end(written, model.end_ids)[0]),
-        "prompt_length": P,
-        "regions": [asdict(region) for region in (batch.regions(row, len(written)) if written else prompt.regions)],
-        "gold": batch.gold(row),
-        "vocabulary": token_strings(model.tokenizer, seen),
-        "special_ids": [int(i) for i in model.special_ids if i in seen],
-        "versions": versions(),
-        "floatlens": __version__,
-    }
-    if model.config is not None:
-        sizes = shape(model.config)
-        all_attributes |= {"n_layers": sizes["layers"] or 0, "n_heads": sizes["heads"] or 0}
-        all_attributes |= {"rules": [RULE] if is_state_space(model.config) else []}
-    all_attributes |= attributes
-    data.attrs = {n: json.dumps(v, ensure_ascii=False) if n in STRUCTURED else v for n, v in all_attributes.items()}
-    return Trace(data)
 
 
 def loaded_with(lens: Lens) -> dict[str, Any]:
@@ -383,28 +377,24 @@ class Watch(Iterator[tuple[Step, Results]]):
     def __init__(self, lens: Lens, prompts: Sequence[Prompt], settings: Sampler, recording: Recording) -> None:
         check_recording(recording, lens.shape, settings.step_count)
         batch, family = lens._batch(prompts, settings), lens.family
-        shifted = family.shifted or settings.shifted
-        mask_id = lens.mask_id if lens.has_mask else None
-        layout = batch.layout(lens._new_positions(batch, settings), shifted, mask_id)
-        kept = [*expand(recording.record), *recording.matrices]
+        self.recorder = Recorder(
+            batch,
+            lens._new_positions(batch, settings),
+            steps=sorted(range(settings.step_count) if recording.record_steps is None else recording.record_steps),
+            heads=None if recording.heads is None else sorted(recording.heads),
+            shifted=family.shifted or settings.shifted,
+            special_ids=lens.special_ids,
+            mask_id=lens.mask_id if lens.has_mask else None,
+            revises=settings.revises,
+        )
+        self.kept = {*expand(recording.record), *recording.matrices}
         self.session = Session(
-            [*kept, *recording.show],
-            layout=layout,
+            [*expand(recording.record), *recording.matrices, *recording.show],
+            layout=self.recorder.layout,
             layers=recording.layers,
             matrix_layers=recording.matrix_layers,
             implementation=recording.implementation,  # type: ignore[arg-type]
             rows=len(prompts),
-        )
-        self.recorder = Recorder(
-            batch,
-            self.session.statistics,
-            layout,
-            steps=sorted(range(settings.step_count) if recording.record_steps is None else recording.record_steps),
-            heads=None if recording.heads is None else sorted(recording.heads),
-            shifted=shifted,
-            revises=settings.revises,
-            special_ids=lens.special_ids,
-            shown_only=set(recording.show).difference(kept),
         )
         self.lens, self.settings = lens, settings
         self.interventions = [str(one) for one in in_force(lens)]
@@ -426,7 +416,7 @@ class Watch(Iterator[tuple[Step, Results]]):
         if not session.paused:
             check_observed(self.lens.model, session.unobserved(self.attention_layers))
         self.index, results = step.index + 1, session.results
-        self.recorder.add(step, results)
+        self.recorder.add(step, {name: layers for name, layers in results.items() if name in self.kept})
         session.begin()
         return step, results
 
@@ -451,16 +441,13 @@ class Watch(Iterator[tuple[Step, Results]]):
         }
         traces = []
         for row, prompt in enumerate(batch.prompts):
-            data = self.recorder.dataset(row)
-            # A canvas of whole blocks may be longer than what was asked for.
-            ids = data["final_tokens"].values[len(prompt.ids) :][: settings.max_new_tokens].tolist()
             own: dict[str, Any] = {"built_from": built_from(lens, prompt), "replay": replayed(lens, prompt.script)}
-            if prompt.tail is None:
-                own |= {"output": lens.decode(cut_at_end(ids, lens.end_ids)[0])}
-            else:
+            trace = self.recorder.trace(row, lens, **common, **own)
+            if prompt.tail is not None:
+                ids = trace.written[: len(prompt.tail)]
                 output = filled_text(lens.decode, ids, [token == lens.mask_id for token in prompt.tail])
-                own |= {"output": output, "infill": 1, "text": lens.decode([*prompt.ids, *ids])}
-            traces.append(make_trace(data, lens, batch, row, **common, **own))
+                trace.data.attrs |= {"output": output, "infill": 1, "text": lens.decode([*prompt.ids, *ids])}
+            traces.append(trace)
         return traces
 
 
@@ -489,8 +476,7 @@ def check_recording(recording: Recording, shape: Mapping[str, int | None], step_
     check_known("implementation", recording.implementation, IMPLEMENTATIONS)
     for name in recording.matrices:
         check_known("matrix", name, MATRICES)
-    for name in expand(recording.record):
-        STATISTICS[name]
+    expand(recording.record)
     check_range(recording.layers, shape["layers"], "layer")
     check_range(recording.matrix_layers, shape["layers"], "layer")
     check_range(recording.heads, shape["heads"], "head")

@@ -18,7 +18,7 @@ import xarray as xr
 from floatlens.anchors import Rule, RuleFunction, find_anchors, parse_rule
 from floatlens.data.prompt import Region
 from floatlens.data.token_kinds import spelled
-from floatlens.errors import FloatLensError
+from floatlens.errors import FloatLensError, check_known
 from floatlens.files import atomic_write
 from floatlens.options import check_detail
 from floatlens.trace.attributes import check_attributes, check_dimensions, printable_texts
@@ -216,8 +216,7 @@ class Trace:
         check_detail(detail)
         if detail == "summary":
             return self.summarised().save(path, dtype)
-        if dtype not in ("float16", "float32"):
-            raise FloatLensError(f"a trace stores floats as float16 or float32, not {dtype}")
+        check_known("dtype", dtype, ("float16", "float32"))
         target = Path(path)
         # Zarr has no stable string type, so names of regions and rules are stored in the attributes.
         data = self.data.drop_vars(NAMED_DIMS, errors="ignore")

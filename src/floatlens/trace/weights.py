@@ -19,8 +19,9 @@ from floatlens.attention.session import Session
 from floatlens.data.prompt import Prompt
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
+from floatlens.trace.generation import end_tokens
 from floatlens.trace.observe import Regions, prompts_of
-from floatlens.trace.recorder import ModelFacts, Recorder, make_trace
+from floatlens.trace.recorder import ModelFacts, Recorder
 from floatlens.trace.trace import Trace
 
 STATISTICS = ("received", "received_writing", "entropy", "flow")
@@ -40,10 +41,9 @@ def trace_of_weights(
 ) -> Trace:
     """The trace of passes whose weights are known; `vectors` are the queries (H, T, D) and keys (K, T, D) of each layer."""
     batch = PromptBatch([prompt], torch.tensor([prompt.ids]).long(), None, [0])
-    new_tokens = passes[-1][0].after_BT.shape[1] - len(prompt.ids)
-    layout = batch.layout(new_tokens, shifted=shifted)
-    session = Session(statistics, layout=layout)
-    recorder = Recorder(batch, session.statistics, layout, steps=range(len(passes)), shifted=shifted)
+    new = passes[-1][0].after_BT.shape[1] - len(prompt.ids)
+    recorder = Recorder(batch, new, steps=range(len(passes)), shifted=shifted)
+    session = Session(statistics, layout=recorder.layout)
     for step, layers in passes:
         for layer, weights_HQT in layers.items():
             (H, Q, T), nothing = weights_HQT.shape, weights_HQT.new_full((), torch.nan)
@@ -53,7 +53,9 @@ def trace_of_weights(
             session.see(layer, Inputs(q, k, k, 1.0, None, False, own_rows=rows))
         recorder.add(step, session.results)
         session.begin()
-    return make_trace(recorder.dataset(0).assign_coords(coords or {}), facts, batch, **attributes)
+    trace = recorder.trace(0, facts, **attributes)
+    trace.data = trace.data.assign_coords(coords or {})
+    return trace
 
 
 def from_transformers(
@@ -108,8 +110,7 @@ def from_transformers(
         )
     generated = not isinstance(attentions[0], torch.Tensor)
     mask = None if attention_mask is None else torch.as_tensor(attention_mask)[row].bool().cpu()
-    end = getattr(tokenizer, "eos_token_id", None)
-    facts = ModelFacts(model, tokenizer, () if end is None else (int(end),), getattr(tokenizer, "all_special_ids", ()))
+    facts = ModelFacts(model, tokenizer, end_tokens(tokenizer), getattr(tokenizer, "all_special_ids", ()))
     passes = list(_generated(outputs, row, mask, facts) if generated else _one_pass(attentions, input_ids, row, mask))
     first, weights = passes[0]
     prompt = next(iter(prompts_of(regions)), Prompt("", []))
@@ -152,7 +153,11 @@ def _generated(outputs: Any, row: int, mask_P: torch.Tensor | None, facts: Model
     for index, layers in enumerate(outputs.attentions):
         T, Q = P + index, layers[0].shape[2]
         rows = slice(pad if Q == T else 0, None)  # without a cache, all rows are computed again, also those of padding
-        heads = {n: _keys_in_place(one[row].detach().float().cpu(), T)[:, rows, pad:] for n, one in enumerate(layers)}
+        heads = {}
+        for n, layer in enumerate(layers):
+            weights_HQK = layer[row].detach().float().cpu()[..., :T]  # without unused keys of a static cache
+            left_out = T - weights_HQK.shape[-1]  # keys before a sliding window
+            heads[n] = torch.nn.functional.pad(weights_HQK, (left_out, 0))[:, rows, pad:]
         confidence_BT = torch.full((1, T + 1 - pad), torch.nan)
         if getattr(outputs, "logits", None) is not None:
             confidence_BT[0, -1] = outputs.logits[index][row].float().softmax(-1)[int(sequence[T])]
@@ -160,9 +165,3 @@ def _generated(outputs: Any, row: int, mask_P: torch.Tensor | None, facts: Model
         yield Step(index, after_BT[:, :-1], after_BT, torch.arange(pad, T + 1)[None] == T, confidence_BT), heads
         if int(sequence[T]) in facts.end_ids:
             return
-
-
-def _keys_in_place(weights_HQK: torch.Tensor, length: int) -> torch.Tensor:
-    """Weights on all keys: drops unused keys of a static cache, and adds the keys that a sliding window left out."""
-    missing = max(0, length - weights_HQK.shape[-1])
-    return torch.nn.functional.pad(weights_HQK[..., :length], (missing, 0))

@@ -1,4 +1,4 @@
-"""A log of forward passes in a user's own loop, stored as steps: input, observations and result.
+"""The result of `observe`: the forward passes of a user's own loop, stored as steps, and the traces made from them.
 
 The tokens of a pass are known from its arguments and the length of its cache. The tokens that it committed are known when
 the next pass starts: masks that were replaced, or tokens that were appended.
@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import Token
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import xarray as xr
 
 from floatlens.attention.call import Inputs, PositionLayout, visible
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import Results, Session
 from floatlens.data.prompt import Prompt
 from floatlens.decode.network import ForwardPass, current_pass, enter_pass, leave_pass
+from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family
+from floatlens.trace.recorder import ModelFacts, Recorder
+from floatlens.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from floatlens.lens import Lens
 
 # Arguments with a whole number per position that is not a token.
 OTHER_IDS = re.compile(r"mask|pos|type|segment|label|target|speaker|language")
@@ -55,45 +62,44 @@ class ObservedStep:
     confidence_BT: torch.Tensor | None = None
 
 
-@dataclass
-class PassLog:
-    """The passes of one module: `begin` and `end` are called around each.
+class Observation:
+    """The result of a block of `observe`: the observed steps, and the traces made from them.
 
-    prompts         each row's prompt with its regions and gold evidence; a single one applies to all rows
-    mask_id         the mask token of a diffusion model
-    prompt_length   length of the prompt, including padding; None: up to the first mask, or all of the first pass
-    tokens          name of the argument that holds the token ids; None: chosen by `token_argument`
-    needs_tokens    statistics that are left out of a pass without token ids
-    own_cache       whether the model may have a cache that no argument shows
-    prompt_mask     the mask (B, P) of the prompt that `generate` was called with
-    fresh           whether the next pass begins a generation
-
-    By generation number: `problems`, why no trace can be made of it; `starts`, where the rows' prompts end, including
-    padding; `diffusion`, whether it replaces masks; `finished`, whether its last tokens were given.
+    steps     one `ObservedStep` per forward pass: tokens, and `results[name][layer]` of (B, *dims of the statistic)
     """
 
-    module: torch.nn.Module
-    session: Session
-    cross: Session | None = None
-    prompts: Sequence[Prompt] = ()
-    family: Family | None = None
-    mask_id: int | None = None
-    prompt_length: int | None = None
-    tokens: str | None = None
-    needs_tokens: Collection[str] = ()
-    own_cache: bool = False
-    prompt_mask: torch.Tensor | None = None
-    fresh: bool = True
-
-    def __post_init__(self) -> None:
-        self.signature = inspect.signature(self.module.forward)
-        self.mask = -2 if self.mask_id is None else self.mask_id  # no position has -2; -1 is a token that is not known
+    # `_begin` and `_end` are called around each pass of `module`. A single prompt applies to all rows; without a length it
+    # ends at the first mask, or with the first pass.
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        session: Session,
+        cross: Session,
+        facts: Lens | ModelFacts,
+        *,
+        prompts: Sequence[Prompt] = (),
+        family: Family | None = None,
+        mask_id: int | None = None,
+        prompt_length: int | None = None,
+        tokens: str | None = None,
+    ) -> None:
+        self.module, self.session, self.cross_session, self.facts = module, session, cross, facts
+        self.prompts, self.family, self.mask_id, self.prompt_length = prompts, family, mask_id, prompt_length
+        self.tokens = tokens  # name of the argument that holds the token ids; None: chosen by `token_argument`
+        self.needs_tokens: Collection[str] = ()  # statistics that are left out of a pass without token ids
+        self.own_cache = False  # whether the model may have a cache that no argument shows
+        self.signature = inspect.signature(module.forward)
+        self.mask = -2 if mask_id is None else mask_id  # no position has -2; -1 is a token that is not known
         self.steps: list[ObservedStep] = []
+        self.of_encoder: Observation | None = None
+        # By the number of a generation: why no trace can be made of it; where the rows' prompts end, including padding;
+        # whether it replaces masks.
         self.problems: dict[int, str] = {}
         self.starts: dict[int, list[int]] = {}
         self.diffusion: dict[int, bool] = {}
-        self.finished: set[int] = set()
         self.generation = -1
+        self.fresh = True  # whether the next pass begins a generation
+        self.prompt_mask: torch.Tensor | None = None  # (B, P), with which `generate` was called
         self.replaced: int | None = None  # a token that passes replace although it is not known as the mask token
         self.rows = 0  # positions whose rows are in the running means
         self.tokens_BT: torch.Tensor | None = None
@@ -103,25 +109,163 @@ class PassLog:
         # (row, position) pairs (n, 2) that the last step may write, and their logits
         self.pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Start a pass with these arguments."""
-        self.close()
+    @property
+    def encoder(self) -> list[ObservedStep]:
+        """The steps of the encoder, for an encoder-decoder model; empty for other models."""
+        return [] if self.of_encoder is None else self.of_encoder.steps
+
+    @property
+    def results(self) -> Results:
+        """The results of the last forward pass: `results[name][layer]` is (B, *dims of the statistic)."""
+        return self._last().results
+
+    @property
+    def cross(self) -> Results:
+        """The results of the last forward pass for cross-attention; positions are those of the encoder's sequence."""
+        return self._last().cross
+
+    def _last(self) -> ObservedStep:
+        if not self.steps:
+            raise FloatLensError("no forward pass was observed; run the model inside the `with` block")
+        return self.steps[-1]
+
+    def trace(
+        self,
+        row: int = 0,
+        *,
+        generation: int = -1,
+        output: torch.Tensor | Sequence[Sequence[int]] | None = None,
+        sample_id: str = "",
+    ) -> Trace:
+        """The trace of one row of the batch; see `traces`. `sample_id` is stored in the trace."""
+        made = self.traces(generation=generation, output=output)
+        if not 0 <= row < len(made):
+            raise FloatLensError(f"row {row} does not exist; the batch has {len(made)}")
+        made[row].data.attrs["sample_id"] = sample_id
+        return made[row]
+
+    def encoder_trace(self, row: int = 0, *, generation: int = -1) -> Trace:
+        """The trace of the encoder's pass, for an encoder-decoder model: one step that writes nothing."""
+        if self.of_encoder is None:
+            raise FloatLensError("the model has no separate encoder; use `trace`")
+        return self.of_encoder.trace(row, generation=generation)
+
+    def traces(
+        self, *, generation: int = -1, output: torch.Tensor | Sequence[Sequence[int]] | None = None
+    ) -> list[Trace]:
+        """The traces of a generation, one per row of the batch; of several in a block, the one with index `generation`.
+
+        A new generation begins when the tokens of a pass do not continue those of the previous one. `output` are the
+        finished sequences (batch, length), with prompt and padding. It is not needed with `model.generate`, whose result is
+        observed; otherwise, without it, the last step is assumed to write its most likely tokens.
+        """
+        if output is not None:
+            if generation not in (-1, len({step.generation for step in self.steps}) - 1):
+                raise FloatLensError(f"output= finishes the last generation, not generation {generation}")
+            self._finish(self._check_output(output))
+        observed = self._passes(generation)
+        number, family, session = observed[0].generation, self.family, self.session
+        diffusion, shifted = self.diffusion[number], self._shifted(number)
+        steps = list(self._as_steps(observed))
+        B = len(steps[0].tokens_BT)
+        lasts = [sum(1 for step in steps if step.running_B is None or step.running_B[row]) - 1 for row in range(B)]
+        spans = [span(observed[last].real_BT, row, steps[last].tokens_BT.shape[1]) for row, last in enumerate(lasts)]
+        ends = [max(first, min(start, end)) for start, (first, end) in zip(self.starts[number], spans, strict=False)]
+        P, N = max(ends), max(step.after_BT.shape[1] for step in steps)
+        tokens_BP = steps[0].tokens_BT[:, :P]
+        prompts = [
+            replace(self._prompt(row), ids=tokens_BP[row, first:end].tolist())
+            for row, ((first, _), end) in enumerate(zip(spans, ends, strict=True))
+        ]
+        padded = any(step.real_BT is not None for step in observed)
+        real_BP = torch.ones_like(tokens_BP, dtype=torch.bool) if padded else None
+        batch = PromptBatch(prompts, tokens_BP, real_BP, [first for first, _ in spans])
+        recorder = Recorder(batch, N - P, steps=range(len(steps)), shifted=shifted, special_ids=self.facts.special_ids)
+        for step, one in zip(steps, observed, strict=False):
+            writes = bool(step.committed_BT.any())
+            recorder.add(step, {n: value for n, value in one.results.items() if writes or n != "received_writing"})
+        for row, ((_, end), last) in enumerate(zip(spans, lasts, strict=True)):
+            if end < steps[last].tokens_BT.shape[1]:  # padded on the right, as in a batch of the Trainer
+                recorder.length[row] = end
+        both = session.bidirectional if session.bidirectional is not None else diffusion
+        attributes: dict[str, Any] = {
+            "family": family.name if family is not None else "observed",
+            "kind": "mdm" if diffusion or (family is None and both) else "arm",
+            "attention": family.attention if family is not None else "bidirectional" if both else "causal",
+            "cached": int(any(step.start for step in observed)),
+            "sampler": "observed",
+            "seed": 0,
+            "implementation": session.used,
+            "final_tokens_from": "given" if observed[-1].is_known else "most likely tokens of the last step",
+            "interventions": [],
+            "built_from": None,
+        }
+        traces = [recorder.trace(row, self.facts, **attributes) for row in range(B)]
+        for row, trace in enumerate(traces):
+            trace.data = add_cross(trace.data, observed, row)
+        return traces
+
+    def _passes(self, generation: int) -> list[ObservedStep]:
+        """The passes of a generation from the end of its prompt on; an error if no trace can be made of them."""
+        gemma = getattr(getattr(self.module, "config", None), "model_type", None) == "diffusion_gemma"
+        if gemma or (self.family is not None and self.family.kind == "mdm" and not self.family.mask_token):
+            raise FloatLensError(
+                "observe makes no trace of DiffusionGemma, whose canvas of random tokens does not show what a pass wrote; "
+                "use floatlens.load(...).trace(...), which writes the tokens of its generate() with the same seed"
+            )
+        self._last()  # raises an error if there is no pass
+        numbers = sorted({step.generation for step in self.steps})
         try:
-            self._begin(args, kwargs)
-        except BaseException:
-            self.close()
-            raise
+            number = numbers[generation]
+        except IndexError:
+            raise FloatLensError(f"generation {generation} does not exist; {len(numbers)} were observed") from None
+        if reason := self.problems.get(number):
+            raise FloatLensError(f"no trace can be made of this generation: {reason}")
+        start = max(self.starts[number])
+        steps = [step for step in self.steps if step.generation == number]
+        return [step for step in steps if step.tokens_BT is not None and step.tokens_BT.shape[1] >= start]
+
+    def _as_steps(self, observed: Sequence[ObservedStep]) -> Iterator[Step]:
+        """The passes as steps; a row of an autoregressive model runs up to the step that writes its end token."""
+        diffusion = self.diffusion[observed[0].generation]
+        end_ids, running_B = torch.tensor(list(self.facts.end_ids), dtype=torch.long), torch.ones(1, dtype=torch.bool)
+        for index, one in enumerate(observed):
+            assert one.tokens_BT is not None
+            tokens_BT = one.tokens_BT[: self.session.rows]
+            B, T = tokens_BT.shape
+            after_BT = tokens_BT if one.after_BT is None else one.after_BT[:B]
+            if one is observed[-1]:  # a single pass that was not continued writes nothing
+                after_BT = after_BT[:, : T + (not diffusion and (one.is_known or len(observed) > 1))]
+            new_T = torch.arange(after_BT.shape[1]) >= T
+            if diffusion:
+                before_BT = torch.nn.functional.pad(tokens_BT, (0, len(new_T) - T), value=self.mask)
+                committed_BT = (after_BT != before_BT) & (after_BT != self.mask) & ~new_T
+            else:
+                committed_BT = new_T.expand_as(after_BT)
+            confidence_BT = torch.full(after_BT.shape, torch.nan)
+            if one.confidence_BT is not None:
+                known = min(one.confidence_BT.shape[1], after_BT.shape[1])
+                confidence_BT[:, :known] = one.confidence_BT[:B, :known]
+            active = None if one.active is None or len(one.active) == T else one.active
+            running_B = running_B.expand(B)
+            some_B = None if bool(running_B.all()) else running_B
+            yield Step(index, tokens_BT, after_BT, committed_BT & running_B[:, None], confidence_BT, active, some_B)
+            if not diffusion:
+                running_B = running_B & ~torch.isin(after_BT[:, T:], end_ids).any(1)
+                if not bool(running_B.any()):
+                    return
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Start a pass with these arguments."""
+        self._close()
         self._pause(False)
         self.session.begin()
-        if self.cross is not None:
-            self.cross.begin()
+        self.cross_session.begin()
         given = arguments(self.signature, args, kwargs)
         name, problem = token_argument(given, self.tokens, "input_ids" in self.signature.parameters)
         if name is None:
             self.session.layout = None
-            self._new_generation()
+            self._new_generation(torch.zeros(0, 0))
             self.problems[self.generation] = problem
             self.open = ObservedStep(self.generation)
             return
@@ -231,11 +375,11 @@ class PassLog:
             )
         self.rows = forward.tokens_BT.shape[1]
 
-    def _new_generation(self, tokens_BT: torch.Tensor | None = None) -> None:
+    def _new_generation(self, tokens_BT: torch.Tensor) -> None:
         self.generation += 1
         self.fresh, self.rows = False, 0
         self.pending = self.replaced = None
-        self._see_prompt(torch.zeros(0, 0) if tokens_BT is None else tokens_BT)
+        self._see_prompt(tokens_BT)
 
     def _see_prompt(self, tokens_BT: torch.Tensor) -> None:
         """Note where the rows' prompts end, and whether masks follow."""
@@ -245,7 +389,7 @@ class PassLog:
         is_mdm = bool(masked_BT.any()) if self.family is None else self.family.kind == "mdm"
         self.diffusion[self.generation] = is_mdm
 
-    def shifted(self, generation: int) -> bool:
+    def _shifted(self, generation: int) -> bool:
         """Whether row j - 1 writes position j."""
         return not self.diffusion[generation] if self.family is None else self.family.shifted
 
@@ -253,7 +397,7 @@ class PassLog:
         """The layout of a pass; an autoregressive one also has the position that it writes."""
         (B, T), starts = tokens_BT.shape, self.starts[self.generation]
         pads = [span(real_BT, row, T)[0] for row in range(B)]
-        prompts = [replace(self.prompt(row), ids=[0] * max(0, starts[row] - pads[row])) for row in range(B)]
+        prompts = [replace(self._prompt(row), ids=[0] * max(0, starts[row] - pads[row])) for row in range(B)]
         for prompt, pad in zip(prompts, pads, strict=True):
             for part in prompt.regions:
                 if not 0 <= part.start < part.end <= T - pad:
@@ -262,35 +406,35 @@ class PassLog:
                     )
         ids_BP, N = tokens_BT[:, : max(starts)], T if self.diffusion[self.generation] else T + 1
         batch = PromptBatch(prompts, ids_BP, None, pads)
-        layout = batch.layout(N - ids_BP.shape[1], self.shifted(self.generation), self.mask)
+        layout = batch.layout(N - ids_BP.shape[1], self._shifted(self.generation), self.mask)
         if real_BT is None:
             return layout
         real_BN = torch.nn.functional.pad(real_BT, (0, N - T), value=True)
         return replace(layout, real_BN=real_BN, region_BN=layout.region_BN.masked_fill(~real_BN, -1))
 
-    def prompt(self, row: int) -> Prompt:
+    def _prompt(self, row: int) -> Prompt:
         """The prompt of a row, with its regions and gold evidence."""
         return self.prompts[row if len(self.prompts) > 1 else 0] if self.prompts else Prompt("", [])
 
-    def end(self, output: Any) -> None:
+    def _end(self, output: Any) -> None:
         """Finish the pass; `output` is None if it failed."""
         if self.waiting is not None and output is not None:
             self._enter_waiting()
         step = self.open
-        self.close()
+        self._close()
         if step is None or output is None or (step.active is not None and not step.active):
             return  # it failed, or only filled a cache
         step.tokens_BT = None if step.tokens_BT is None else step.tokens_BT.cpu()
         step.real_BT = None if step.real_BT is None else step.real_BT.cpu()
         left_out = self.needs_tokens if step.tokens_BT is None else ()
         step.results = on_cpu({n: layers for n, layers in self.session.results.items() if n not in left_out})
-        step.cross = {} if self.cross is None else on_cpu(self.cross.results)
+        step.cross = on_cpu(self.cross_session.results)
         logits = logits_of(output)
         if step.tokens_BT is not None and logits is not None and logits.shape[-1] > int(step.tokens_BT.max()):
             self._propose(step, step.tokens_BT, logits)
         self.steps.append(step)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Abandon the pass that has started, if there is one."""
         if self.token is not None:
             leave_pass(self.token)
@@ -300,9 +444,8 @@ class PassLog:
     def _pause(self, paused: bool) -> None:
         """Observe nothing between passes: there, gradient checkpointing computes the layers of the last pass again."""
         trains = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.module.parameters())
-        for session in (self.session, self.cross):
-            if session is not None:
-                session.paused, session.trains = paused, trains
+        for session in (self.session, self.cross_session):
+            session.paused, session.trains = paused, trains
 
     @torch.no_grad()
     def _propose(self, step: ObservedStep, tokens_BT: torch.Tensor, logits_BNV: torch.Tensor) -> None:
@@ -310,7 +453,7 @@ class PassLog:
         B, T = tokens_BT.shape
         if self.diffusion[step.generation]:
             after_BT, positions = tokens_BT.clone(), (tokens_BT == self.mask).nonzero()
-            rows = (positions[:, 1] - int(self.shifted(step.generation))).clamp_min(0)
+            rows = (positions[:, 1] - int(self._shifted(step.generation))).clamp_min(0)
         else:
             after_BT = torch.nn.functional.pad(tokens_BT, (0, 1), value=-1)
             positions, rows = torch.tensor([[row, T] for row in range(B)]), torch.full((B,), T - 1)
@@ -342,34 +485,26 @@ class PassLog:
         chosen = kept_nV.softmax(-1).gather(-1, token[:, None].to(kept_nV.device))[:, 0]
         step.confidence_BT[positions[:, 0], positions[:, 1]] = chosen.cpu()
 
-    def finish(self, tokens_BT: torch.Tensor) -> None:
+    def _finish(self, tokens_BT: torch.Tensor) -> None:
         """Finish the last generation with the tokens that were written."""
         self._settle(tokens_BT)
-        self.finished.add(self.generation)
         self.fresh = True
 
-    def check_output(self, output: Any) -> torch.Tensor:
+    def _check_output(self, output: Any) -> torch.Tensor:
         """The finished sequences of the last generation; an error if they do not continue its last pass."""
-        before_BT = self.tokens_BT
-        if before_BT is None:
+        if self.tokens_BT is None:
             raise FloatLensError("the model was not called with token ids, so output= cannot finish a sequence")
+        (B, T), V = self.tokens_BT.shape, torch.inf if self.pending is None else self.pending[1].shape[1]
         try:
             ids_BT = torch.as_tensor(output).cpu()
+            fine = ids_BT.ndim == 2 and not ids_BT.is_floating_point() and self._continues(ids_BT, self.mask)
+            fine = fine and int(ids_BT.min()) >= 0 and int(ids_BT.max()) < V
         except (ValueError, TypeError, RuntimeError):
-            raise FloatLensError("output= is not a tensor of token ids (batch, length)") from None
-        (B, T), V = before_BT.shape, None if self.pending is None else self.pending[1].shape[1]
-        if ids_BT.ndim != 2 or ids_BT.is_floating_point() or ids_BT.shape[0] != B or ids_BT.shape[1] < T:
+            fine = False
+        if not fine:
             raise FloatLensError(
-                f"output= has the shape {tuple(ids_BT.shape)} ({ids_BT.dtype}); expected token ids ({B}, at least {T}): the "
-                f"finished sequences, with prompt and padding"
-            )
-        if int(ids_BT.min()) < 0 or (V is not None and int(ids_BT.max()) >= V):
-            raise FloatLensError(
-                f"output= holds the ids {ids_BT.min()} to {ids_BT.max()}, which the model cannot write"
-            )
-        if not self._continues(ids_BT, self.mask):
-            raise FloatLensError(
-                "output= does not continue the tokens of the last pass; pass what this generation wrote, with its prompt"
+                f"output= is {str(getattr(output, 'shape', output))[:80]}; expected token ids ({B}, at least {T}) that "
+                f"continue the tokens of the last pass: the finished sequences, with prompt and padding"
             )
         return ids_BT
 
@@ -490,3 +625,20 @@ def on_cpu(results: Results) -> Results:
         name: {layer: value.detach().to("cpu", torch.float32, copy=True) for layer, value in layers.items()}
         for name, layers in results.items()
     }
+
+
+def add_cross(data: xr.Dataset, steps: Sequence[ObservedStep], row: int) -> xr.Dataset:
+    """Add cross-attention to a trace's data: `cross_received` (step, cross_layer, head, source), `cross_entropy`."""
+    crosses = [steps[int(number)].cross for number in data["step"].values]
+    layers = sorted(crosses[0].get("received", {}))
+    if not layers:
+        return data
+    received, entropy = (
+        torch.stack([torch.stack([cross[name][layer][row] for layer in layers]) for cross in crosses]).numpy()
+        for name in ("received", "entropy")
+    )
+    head = "head" if data.sizes.get("head") == received.shape[2] else "cross_head"
+    return data.assign(
+        cross_received=(("step", "cross_layer", head, "source"), received),
+        cross_entropy=(("step", "cross_layer", head), entropy),
+    ).assign_coords(cross_layer=layers)
