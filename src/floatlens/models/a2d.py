@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatlens.models.family import Config, Family, architecture, copied, expect, refuse_windows, register_family
+from floatlens.models.family import Config, Family, architecture, decoder, expect, refuse_windows, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -33,8 +33,7 @@ def native(config: Config) -> PreTrainedConfig:
     refuse_windows(config, "A2D")
     base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
     expect(base in BASES, config, "model_type", f"one of {', '.join(BASES)}, on which A2D models are based")
-    made: PreTrainedConfig = copied(base, config)
-    return made
+    return decoder(base, config)
 
 
 A2D = register_family(

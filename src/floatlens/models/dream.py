@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from floatlens.models.family import Config, Family, decoder, number, register_family
+from floatlens.models.family import Config, Family, decoder, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
 def native(config: Config) -> PreTrainedConfig:
-    from transformers import Qwen2Config
-
-    scaled = {"rope_parameters": config["rope_scaling"]} if config.get("rope_scaling") else {}
-    width = number(config, "intermediate_size")
-    return decoder(Qwen2Config, config, intermediate_size=width, use_sliding_window=False, **scaled)
+    return decoder("qwen2", config, "intermediate_size", "max_position_embeddings", use_sliding_window=False)
 
 
 FAMILY = register_family(

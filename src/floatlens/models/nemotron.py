@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING
 
 from floatlens.errors import FloatLensError
 from floatlens.models import family
-from floatlens.models.family import Config, Family, expect, number, register_family
+from floatlens.models.family import Config, Family, expect, register_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-SAME = (
-    "attention_dropout", "head_dim", "hidden_act", "hidden_size", "initializer_range", "intermediate_size",
-    "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps",
-    "rope_parameters", "tie_word_embeddings", "vocab_size",
-)  # fmt: skip
 ROPE = (
     "beta_fast", "beta_slow", "factor", "llama_4_scaling_beta", "mscale", "mscale_all_dim",
     "original_max_position_embeddings", "rope_theta", "rope_type", "type",
@@ -34,23 +29,18 @@ def block_length(config: Config) -> int:
 
 def causal(config: Config) -> PreTrainedConfig:
     """The native config of the autoregressive model."""
-    from transformers import Ministral3Config
-
     expected = {"dlm_paradigm": "bidirectional", "attention_bias": False, "mlp_bias": False, "sliding_window": None}
     family.refuse_other(config, expected, "use a published checkpoint of the bidirectional paradigm")
-    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
-        number(config, name)
     rope = config.get("rope_parameters")
     expect(isinstance(rope, dict), config, "rope_parameters", "an object")
     if unknown := [name for name in rope or () if name not in ROPE]:
         raise FloatLensError(f"config.json: field 'rope_parameters' has {unknown[0]!r}, which is not supported")
-    return Ministral3Config(**{name: config[name] for name in SAME if name in config}, **family.token_ids(config))
+    return family.native_config("ministral3", config)
 
 
 def native(config: Config) -> PreTrainedConfig:
     block_length(config)
-    made: PreTrainedConfig = family.bidirectional(causal(config), config)
-    return made
+    return family.bidirectional(causal(config), config)
 
 
 FAMILY = register_family(
