@@ -102,9 +102,6 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from floatlens.models.weights import read_header
-
-    read_header(path)
     try:
         return load_file(path)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
