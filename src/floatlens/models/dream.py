@@ -1,16 +1,11 @@
 """Dream (Dream-org/Dream-v0-Base-7B, -Instruct, Dream-Coder, DiffuCoder): Qwen2, made bidirectional, logits shifted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 from floatlens.models.family import Config, Family, decoder, register_family
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
-
-def native(config: Config) -> PreTrainedConfig:
+def native(config: Config) -> Any:
     return decoder("qwen2", config, "intermediate_size", "max_position_embeddings", use_sliding_window=False)
 
 

@@ -3,14 +3,9 @@
 LLaDA-MoE (inclusionAI/LLaDA-MoE-7B-A1B) has the same model type; it is recognised by the experts in its config.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 from floatlens.models.family import Config, Family, decoder, number, plain_rope, refuse_other, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
 LAYER = r"model.layers.\1."
@@ -49,7 +44,7 @@ def is_llada(config: Config) -> bool:
     return config.get("model_type") == "llada" and "num_experts" not in config
 
 
-def native_llada(config: Config) -> PreTrainedConfig:
+def native_llada(config: Config) -> Any:
     refuse_other(config, PLAIN, "use a checkpoint in the published layout")
     heads, width = number(config, "n_heads"), number(config, "d_model")
     named = {
@@ -71,7 +66,7 @@ def is_moe(config: Config) -> bool:
     return config.get("model_type") in ("llada", "llada_moe") and "num_experts" in config
 
 
-def native_moe(config: Config) -> PreTrainedConfig:
+def native_moe(config: Config) -> Any:
     """Qwen3-MoE, made bidirectional; its routing weights are not renormalised."""
     expert = config.get("expert_intermediate_size") or number(config, "moe_intermediate_size")
     return decoder(

@@ -5,15 +5,10 @@ mask token nor the block length: both are defaults of the published `generate`. 
 is the same model with a sampler that edits written tokens; if its config is that of LLaDA2.0, pass the family "llada2.1".
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from floatlens.models.family import Config, Family, decoder, expect, number, plain_rope, refuse_other, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 MASK, END, BLOCK_LENGTH = 156895, 156892, 32  # defaults of the published generate()
 
@@ -36,7 +31,7 @@ NUMBERS = (
 WITHOUT_BIAS = "the native GLM-4-MoE class has no such option; use a checkpoint without it, such as the published ones"
 
 
-def native(config: Config) -> PreTrainedConfig:
+def native(config: Config) -> Any:
     refuse_other({"use_bias": True, **config}, PLAIN, WITHOUT_BIAS)  # the default of the published class is True
     shared = number(config, "num_shared_experts")
     expect(shared >= 1, config, "num_shared_experts", "1 or more, since every GLM-4-MoE layer has a shared expert")

@@ -4,17 +4,12 @@ One set of weights writes both ways: the family `nemotron` denoises a block on a
 `nemotron-arm` appends tokens. The config does not tell them apart: `fl.load(name, mode="arm")` chooses the second.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.models import family
 from floatlens.models.family import Config, Family, expect, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 ROPE = (
     "beta_fast", "beta_slow", "factor", "llama_4_scaling_beta", "mscale", "mscale_all_dim",
@@ -27,7 +22,7 @@ def block_length(config: Config) -> int:
     return family.positive(config, "block_size", 32)
 
 
-def causal(config: Config) -> PreTrainedConfig:
+def causal(config: Config) -> Any:
     """The native config of the autoregressive model."""
     expected = {"dlm_paradigm": "bidirectional", "attention_bias": False, "mlp_bias": False, "sliding_window": None}
     family.refuse_other(config, expected, "use a published checkpoint of the bidirectional paradigm")
@@ -38,7 +33,7 @@ def causal(config: Config) -> PreTrainedConfig:
     return family.native_config("ministral3", config)
 
 
-def native(config: Config) -> PreTrainedConfig:
+def native(config: Config) -> Any:
     block_length(config)
     return family.bidirectional(causal(config), config)
 

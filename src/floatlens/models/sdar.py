@@ -1,15 +1,10 @@
 """SDAR (JetLM/SDAR-1.7B-Chat and siblings): Qwen3, made block-causal, same keys; SDAR-MoE (JetLM/SDAR-30B-A3B-Chat and
 siblings): the same of Qwen3-MoE, decoded as SDAR."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from floatlens.models.family import Config, Family, decoder, positive, refuse_windows, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 # The class defaults of the published config and of transformers differ, so each of these must be in the file.
 EXPERTS = ("moe_intermediate_size", "num_experts", "num_experts_per_tok")
@@ -19,7 +14,7 @@ def block_length(config: Config) -> int:
     return positive(config, "block_size", 4)
 
 
-def native(config: Config) -> PreTrainedConfig:
+def native(config: Config) -> Any:
     refuse_windows(config, "SDAR")
     block_length(config)
     if config.get("model_type") == "sdar_moe":
