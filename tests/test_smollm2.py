@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import floatlens
-from floatlens.models.bundled import available_adapters
 from floatlens.studies.texts import make_switch
 
 pytestmark = [
@@ -70,7 +69,6 @@ def test_some_head_copies_the_answer_from_the_gold_passage(trace: floatlens.Trac
     assert float(trace.data["evidence_hit"].mean("step").max()) > 0.5
 
 
-@pytest.mark.skipif("smollm2-canvas" not in available_adapters(), reason="the adapter is not part of this installation")
 def test_the_canvas_model_reads_its_prompt_as_the_unchanged_model_does(lens: floatlens.Lens) -> None:
     canvas = floatlens.load("smollm2-canvas")
     assert (canvas.family.kind, canvas.family.attention) == ("mdm", "block")
@@ -82,7 +80,6 @@ def test_the_canvas_model_reads_its_prompt_as_the_unchanged_model_does(lens: flo
     np.testing.assert_allclose(final.isel(step=-1)[..., :first], plain[..., :first], atol=1e-5)
 
 
-@pytest.mark.skipif("smollm2-mdm" not in available_adapters(), reason="the adapter is not part of this installation")
 def test_the_first_film_is_one_text_without_and_with_the_token_that_becomes_the_sink() -> None:
     lens, advanced = floatlens.load("smollm2-mdm"), list[str]()
     traces = make_switch(lens, lambda about, total: lambda: advanced.append(about))

@@ -18,7 +18,7 @@ from floatlens.data.sequences import LEFT_TO_RIGHT, Order, write_script
 from floatlens.data.template import DEFAULT as DEFAULT_TEMPLATE
 from floatlens.data.template import Template
 from floatlens.decode import replay
-from floatlens.decode.network import Network, Passes
+from floatlens.decode.network import Passes, input_device
 from floatlens.decode.sampler import SAMPLERS, Sampler, settings_for
 from floatlens.decode.step import SpecialTokens, Step
 from floatlens.errors import FloatLensError
@@ -265,12 +265,12 @@ class Lens:
         """The forward passes with which the sampler runs the sequences of a batch."""
         own = settings.own(self.sampler) if isinstance(settings, replay.Replay) else settings
         return Passes(
-            Network(self.model, self.family.positions),
+            self.model,
+            self.family,
             batch.ids_BP,
             batch.real_BP,
             own,
             special=self.special_tokens,
-            shifted=self.family.shifted,
             tail_BN=batch.tail_BN(),
             ends=batch.ends,
             scripts=batch.scripts or (),
@@ -316,7 +316,7 @@ class Lens:
         """Pad prompts to one batch, by whole blocks if these are counted from the start of each prompt."""
         block = getattr(settings, "block_length", None) if self.rows_wait else None
         filler = self.mask_id if block is not None else None
-        return PromptBatch.of(prompts, self.pad_id, Network(self.model).device, block=block, filler=filler)
+        return PromptBatch.of(prompts, self.pad_id, input_device(self.model), block=block, filler=filler)
 
     def _parts(self, prompts: Sequence[Prompt]) -> list[slice]:
         """The prompts that are decoded together: all, or one at a time if interventions or replays count steps."""
@@ -509,7 +509,7 @@ class Lens:
             ids, own = sequences.answer_tokens(self._needs_tokenizer(), answer, regions)
         else:
             ids = [int(i) for i in answer]
-            own = sequences.ids_prompt(ids, regions).regions  # type: ignore[arg-type]
+            own = sequences.check_spans(regions or {}, len(ids), "positions")  # type: ignore[arg-type]
         given = None
         if (tail := made.tail) is not None:
             given = [token != self.mask_id for token in tail]

@@ -32,7 +32,7 @@ class ToyBlocks(Sampler):
     cache: bool = True
 
     def sample(self, passes: Passes) -> Iterator[Step]:
-        network, B, P = passes.network, passes.B, passes.P
+        B, P = passes.B, passes.P
         block, end = self.block_length, P + self.max_new_tokens
         x_BN = passes.with_masks()
         cache: Any = DynamicCache() if self.cache else None
@@ -41,7 +41,7 @@ class ToyBlocks(Sampler):
             last = min(first + block, end)
             done = range(stored, first)  # rows that have become final since the block before
             if self.cache and done:
-                network.run(
+                passes.run(
                     ForwardPass(x_BN[:, :first], stored, range(0), done),
                     visible(stored, first, block).expand(B, -1, -1),
                     keep=1,
@@ -53,7 +53,7 @@ class ToyBlocks(Sampler):
                 final = range(0) if self.cache or position > max(first, P) else done
                 forward = ForwardPass(x_BT, start, range(first, last), final)
                 mask = visible(start, last, block).expand(B, -1, -1)
-                logits_BQV = network.run(forward, mask, keep=last - first, cache=cache, store=False)
+                logits_BQV = passes.run(forward, mask, keep=last - first, cache=cache, store=False)
                 probability_B, token_B = logits_BQV[:, position - first].softmax(-1).max(-1)
                 x_BN[:, position] = token_B
                 committed_BT = torch.zeros_like(x_BT, dtype=torch.bool)

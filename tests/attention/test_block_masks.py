@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from floatlens.attention.call import Inputs
 from floatlens.attention.session import Session
 from floatlens.attention.statistic import DEFAULT, MATRICES
-from floatlens.decode.network import ForwardPass, _current, count_blocks, visible
+from floatlens.decode.network import CURRENT, ForwardPass, count_blocks, visible
 from tests.attention.test_stream_equals_exact import close, layout
 
 NAMES = [*DEFAULT, *MATRICES]
@@ -68,12 +68,12 @@ def test_stream_equals_exact_under_block_masks(s: dict[str, Any]) -> None:
                 end = forward.tokens_BT.shape[1]
                 mask = visible(blocks_BT[:, :end], forward.start)[:, None]
                 q = draw(s["heads"], end - forward.start)
-                token = _current.set(forward)
+                token = CURRENT.set(forward)
                 for session in (stream, exact):
                     for layer in range(s["layers"]):
                         keys, values = k[layer, :, :, :end], v[layer, :, :, :end]
                         session.see(layer, Inputs(q[layer], keys, values, 0.5, mask, False))
-                _current.reset(token)
+                CURRENT.reset(token)
             compare(stream, exact, s["pads"], range(first, last))
 
 

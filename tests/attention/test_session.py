@@ -15,7 +15,7 @@ from floatlens.attention.hook import observing
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import Session
 from floatlens.data.prompt import Prompt
-from floatlens.decode.network import ForwardPass, enter_pass, leave_pass
+from floatlens.decode.network import CURRENT, ForwardPass
 from tests.models import checkpoints
 
 IDS = list(range(3, 27))
@@ -83,7 +83,7 @@ def test_keys_beyond_the_sequence_are_an_error_unless_the_mask_hides_them(visibl
     mask = torch.ones(1, 1, 4, 6, dtype=torch.bool)
     mask[..., 4:] = visible
     session = Session(["received"])
-    token = enter_pass(ForwardPass.whole(torch.zeros(1, 4, dtype=torch.long)))
+    token = CURRENT.set(ForwardPass.whole(torch.zeros(1, 4, dtype=torch.long)))
     try:
         if visible:
             with pytest.raises(
@@ -96,7 +96,7 @@ def test_keys_beyond_the_sequence_are_an_error_unless_the_mask_hides_them(visibl
             weights = (query @ keys[:, :, :4].transpose(-1, -2) * 8**-0.5).softmax(-1)
             torch.testing.assert_close(received, weights.mean(-2), atol=1e-6, rtol=0)
     finally:
-        leave_pass(token)
+        CURRENT.reset(token)
 
 
 def test_a_padded_batch_whose_window_has_left_the_padding_needs_no_mask() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import floatlens as fl
 from floatlens.data.prompt import Region
-from floatlens.data.sequences import ids_prompt, read_marks, text_prompt
+from floatlens.data.sequences import check_spans, read_marks, text_prompt
 from floatlens.evaluation.sources import build_prompt
 from floatlens.options import Sampling
 from tests.models import checkpoints
@@ -49,7 +49,7 @@ def test_regions_that_cannot_be_are_refused(regions: object, said: str) -> None:
     with pytest.raises(fl.FloatLensError, match=said):
         text_prompt(byte_level(), "Molen", regions)  # type: ignore[arg-type]
     with pytest.raises(fl.FloatLensError, match="in positions, which should lie in 0:2"):
-        ids_prompt([1, 2], {"a": (0, 3)})
+        check_spans({"a": (0, 3)}, 2, "positions")
 
 
 def test_a_text_of_unknown_tokens_warns() -> None:
@@ -103,4 +103,5 @@ def test_a_file_of_plain_texts_is_continued_without_a_template(tmp_path: Path) -
 
 
 def test_regions_of_token_ids_are_spans_of_positions():
-    assert ids_prompt([5, 6, 7], {"b": (2, 3), "a": (0, 2)}).regions == [Region("a", 0, 2), Region("b", 2, 3)]
+    spans = check_spans({"b": (2, 3), "a": (0, 2)}, 3, "positions")
+    assert spans == [Region("a", 0, 2), Region("b", 2, 3)]

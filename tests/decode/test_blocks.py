@@ -11,7 +11,7 @@ import pytest
 
 import floatlens as fl
 from floatlens.cli.main import run
-from floatlens.decode.network import Network
+from floatlens.decode.network import Passes
 from floatlens.errors import FloatLensError
 from tests.models import checkpoints
 
@@ -76,8 +76,8 @@ def test_a_batch_shares_its_passes(case: Any, monkeypatch: pytest.MonkeyPatch) -
     """Prompts of any length, also shorter than a block; a row that is done with a block waits for the others."""
     lens, settings = case
     prompts, passes = [*PROMPTS, [9, 31], [9, 31, 7]], []
-    run = Network.run
-    monkeypatch.setattr(Network, "run", lambda self, *args, **more: passes.append(1) or run(self, *args, **more))
+    run = Passes.run
+    monkeypatch.setattr(Passes, "run", lambda self, *args, **more: passes.append(1) or run(self, *args, **more))
     alone, counts = [], []
     for prompt in prompts:
         passes.clear()

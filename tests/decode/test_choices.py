@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from floatlens.decode.draws import most_confident, transfers
-from floatlens.decode.llada import nearest
 from floatlens.decode.llada2 import is_written_to_its_end
 from floatlens.decode.most_certain import put_last
 from floatlens.decode.network import count_blocks, visible
@@ -29,10 +28,6 @@ def test_ties_of_confidence_go_to_the_earlier_position() -> None:
 
 def test_positions_are_shared_evenly_and_the_first_steps_take_the_rest() -> None:
     assert transfers(16, 6) == [3, 3, 3, 3, 2, 2]
-
-
-def test_the_numbers_next_to_one_that_does_not_work_are_suggested() -> None:
-    assert nearest(7, [1, 2, 4, 8]) == "4 or 8"
 
 
 def test_a_text_is_written_to_its_end_if_no_mask_stands_before_the_end_token() -> None:

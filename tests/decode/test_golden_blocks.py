@@ -10,7 +10,7 @@ import torch
 
 from floatlens.decode import bd3lm
 from floatlens.decode.draws import Draws, filter_top_k_first
-from floatlens.decode.network import Network, Passes
+from floatlens.decode.network import Passes
 from floatlens.decode.sampler import settings_for
 from floatlens.decode.step import SpecialTokens
 from tests import golden_blocks
@@ -68,19 +68,19 @@ def histories(
     """The passes of a run."""
     lens, special = golden_blocks.lens(name), golden_blocks.special(name)
     pad = options.pop("pad", special.get("pad_token_id", 0))
-    network = Watched(lens.model)
     chosen, tokens = settings_for(sampler, **settings), SpecialTokens(special["mask_token_id"], tuple(ends), pad)
-    passes = Passes(network, ids_BP, options.pop("real_BP", None), chosen, special=tokens, **options)
+    real_BP = options.pop("real_BP", None)
+    passes = Watched(lens.model, lens.family, ids_BP, real_BP, chosen, special=tokens, **options)
     steps = chosen.sample(passes)
     made = []
     for step in steps:
-        assert step.active is not None and network.last is not None
-        logits_BLV = network.last[:, -len(step.active) :].float()
+        assert step.active is not None and passes.last is not None
+        logits_BLV = passes.last[:, -len(step.active) :].float()
         made.append(Pass(step.tokens_BT.tolist(), step.after_BT.tolist(), step.active.start, logits_BLV))
     return made
 
 
-class Watched(Network):
+class Watched(Passes):
     """Keeps the logits of the last pass."""
 
     last: torch.Tensor | None = None

@@ -13,7 +13,7 @@ from floatlens.decode.autoregressive import Autoregressive
 from floatlens.decode.draws import Draws
 from floatlens.decode.nemotron import Nemotron
 from floatlens.decode.nemotron_spec import Speculation
-from floatlens.decode.network import Network, Passes
+from floatlens.decode.network import Passes
 from floatlens.decode.sampler import Sampler
 from floatlens.decode.step import SpecialTokens, Step
 from tests import golden_modes
@@ -112,9 +112,10 @@ def written(
     eos = settings.pop("eos_token_id", None if run["code"].startswith("mb") else own_end(name))
     if "gen_length" in settings:
         settings["max_new_tokens"] = settings.pop("gen_length")
-    chosen, network = kind(**settings), Network(golden_modes.lens(name, family).model)
+    chosen, lens = kind(**settings), golden_modes.lens(name, family)
     special = SpecialTokens(MASK, () if eos is None else (eos,))
-    passes = Passes(network, torch.tensor(prompts(run)), None, chosen, special=special, draws=draws)
+    ids = torch.tensor(prompts(run))
+    passes = Passes(lens.model, lens.family, ids, None, chosen, special=special, draws=draws)
     return list(chosen.sample(passes))
 
 

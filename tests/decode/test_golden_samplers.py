@@ -11,7 +11,7 @@ import torch
 from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
 from floatlens.decode.draws import Draws
-from floatlens.decode.network import Network, Passes
+from floatlens.decode.network import Passes
 from floatlens.decode.sampler import settings_for
 from floatlens.decode.step import SpecialTokens
 from tests import golden_data
@@ -66,8 +66,7 @@ def test_each_step_leaves_the_sequence_that_the_published_code_left(
     settings = settings_for(lens.family.sampler, **asked)
     draws = Recorded(run["seed"], run["rand_draws"]) if run.get("rand_draws") else None
     tokens = SpecialTokens(special["mask_token_id"], (special["eos_token_id"], special["eot_token_id"]))
-    network, how = Network(lens.model, lens.family.positions), {"shifted": lens.family.shifted, "draws": draws}
-    steps = settings.sample(Passes(network, ids, real, settings, special=tokens, **how))
+    steps = settings.sample(Passes(lens.model, lens.family, ids, real, settings, special=tokens, draws=draws))
     session = Session(["received", "entropy"], implementation="fused")
     with observing(lens.model, session) if observed else nullcontext():
         history = [step.after_BT for step in steps]

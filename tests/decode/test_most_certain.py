@@ -39,7 +39,7 @@ def written(**settings: object) -> list[tuple[int, int]]:
     chosen = MostCertain(max_new_tokens=6, **settings)  # type: ignore[arg-type]
     special = SpecialTokens(mask_id=MASK, end_ids=(END,))
     found = []
-    passes = Planned(None, torch.tensor(PROMPT), None, chosen, special=special)  # type: ignore[arg-type]
+    passes = Planned(None, None, torch.tensor(PROMPT), None, chosen, special=special)  # type: ignore[arg-type]
     for step in chosen.sample(passes):
         found += [(int(p) - 3, int(step.after_BT[0, p])) for p in step.committed_BT[0].nonzero()[:, 0]]
     return found
@@ -69,7 +69,7 @@ class WritesMasks(Passes):
 
 def test_a_mask_that_the_model_writes_itself_counts_as_written() -> None:
     chosen, special = MostCertain(max_new_tokens=4), SpecialTokens(mask_id=MASK, end_ids=(END,))
-    passes = WritesMasks(None, torch.tensor(PROMPT), None, chosen, special=special)  # type: ignore[arg-type]
+    passes = WritesMasks(None, None, torch.tensor(PROMPT), None, chosen, special=special)  # type: ignore[arg-type]
     steps = list(chosen.sample(passes))
     assert [step.committed_BT[0, 3:].nonzero()[:, 0].tolist() for step in steps] == [[0], [1], [2], [3]]
     assert steps[-1].after_BT[0, 3:].tolist() == [MASK, 6, 7, 8]
@@ -88,7 +88,7 @@ class Fixed(Passes):
 def test_dream_draws_positions_by_confidence_over_the_whole_sequence() -> None:
     """As published: one draw without replacement from softmax(-entropy / alg_temp), where only masks have any weight."""
     chosen = Dream(max_new_tokens=6, steps=2, alg_temp=0.5, seed=3)
-    passes = Fixed(None, torch.tensor(PROMPT), None, chosen, special=SpecialTokens(mask_id=MASK))  # type: ignore[arg-type]
+    passes = Fixed(None, None, torch.tensor(PROMPT), None, chosen, special=SpecialTokens(mask_id=MASK))  # type: ignore[arg-type]
     steps = list(chosen.sample(passes))
     draws, hidden = torch.Generator().manual_seed(3), set(range(6))
     probs = Fixed.logits_NV.softmax(-1)

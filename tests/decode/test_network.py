@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import floatlens as fl
-from floatlens.decode.network import Network
+from floatlens.decode.network import Passes
 
 
 class Products(TorchDispatchMode):
@@ -27,8 +27,9 @@ def test_logits_of_the_last_rows_are_one_product_with_the_vocabulary(count, dtyp
     lens = fl.load("tiny-dream", dtype=dtype)
     lens.model.requires_grad_(False)  # as of quantized and adapted models; torch decides by this too
     ids_BT = torch.randint(100, 200, (count, 12), generator=torch.Generator().manual_seed(0))
+    passes = Passes(lens.model, lens.family, ids_BT, None, lens.settings(), special=lens.special_tokens)
     with Products() as products:
-        logits_BKV = Network(lens.model).logits(ids_BT, None, 4)
+        logits_BKV = passes.logits(ids_BT, None, 4)
     head = lens.model.get_output_embeddings()
     vocabulary = [shape for shape in products.shapes if head.out_features in shape]
     assert vocabulary == [(head.in_features, head.out_features)]

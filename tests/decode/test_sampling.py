@@ -11,7 +11,7 @@ import torch
 
 import floatlens
 from floatlens.attention.prompt_batch import PromptBatch
-from floatlens.decode.network import Network
+from floatlens.decode.network import Passes
 from floatlens.lens import Generation
 from tests.models import checkpoints
 
@@ -77,8 +77,8 @@ def test_each_diffusion_step_is_one_forward_pass(
     lenses: dict[str, floatlens.Lens], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    whole = Network.logits
-    monkeypatch.setattr(Network, "logits", lambda self, ids, *rest: calls.append(ids.shape) or whole(self, ids, *rest))
+    whole = Passes.logits
+    monkeypatch.setattr(Passes, "logits", lambda self, ids, *rest: calls.append(ids.shape) or whole(self, ids, *rest))
     lenses["llada"].trace(PROMPTS[0], max_new_tokens=8, steps=4)
     assert calls == [(1, 16)] * 4
 

@@ -11,7 +11,7 @@ import torch
 
 import floatlens as fl
 from floatlens.data.read import read
-from floatlens.data.sample import Passage, Sample, first_passages, gold_among
+from floatlens.data.sample import Passage, Sample, gold_among
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.loop import (
@@ -225,7 +225,6 @@ def test_passages_are_chosen_with_the_gold_or_as_ranked():
     sample = questions(4)[3]  # gold is the last of four
     assert gold_among(sample, 2).gold == [1] and len(gold_among(sample, 2).passages) == 2
     assert gold_among(sample, 1).passages[0].gold and gold_among(sample, 0).passages == []
-    assert first_passages(sample, 2).gold == []
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from floatlens.cli import explore
 from floatlens.explorer import server as serve
 from floatlens.explorer.guard import HEADER, LOOPBACK
 from floatlens.explorer.run_folders import runs_in
-from floatlens.models.bundled import available_adapters
+from floatlens.models.bundled import ADAPTERS
 from floatlens.options import Load
 from tests.commands import run
 from tests.explorer.traces import tiny
@@ -134,7 +134,7 @@ def test_smollm2_and_its_twins_are_offered_where_they_are_installed(
     monkeypatch.setattr("floatlens.lens.Lens.find", lambda name, loading: asked.append(name))
     monkeypatch.setattr("floatlens.lens.limit_threads", lambda lens: lens)
     explore.open_lenses_and_runs([], Load())
-    assert asked == [*explore.MODELS, *(["smollm2", *available_adapters()] if installed else [])]
+    assert asked == [*explore.MODELS, *(["smollm2", *ADAPTERS] if installed else [])]
 
 
 def test_the_first_film_is_made_once_and_comes_before_other_runs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_prompts_under_an_intervention_are_written_one_by_one(case: Any) -> None
     lens, settings = case
     prompts = [PROMPT, Prompt("", [3, 4, 5, 6, 7, 8, 9, 2, 1], [], gold=[])]
     spec = "mask-anchors(top(2), random=3)"
-    options = {key: value for key, value in settings.asdict().items() if value is not None and key != "steps"}
+    options = {key: value for key, value in asdict(settings).items() if value is not None and key != "steps"}
     with lens.intervene(spec):
         together = lens.generate(prompts, sampler=options)
         alone = [lens.generate([prompt], sampler=options)[0] for prompt in prompts]

@@ -14,7 +14,7 @@ import torch
 import floatlens as fl
 from floatlens.anchors import find_anchors
 from floatlens.data.prompt import Prompt, Region
-from floatlens.decode.network import Network
+from floatlens.decode.network import Passes
 from tests.interventions.by_hand import Hand, Seen, by_hand
 from tests.models import checkpoints
 
@@ -212,16 +212,16 @@ def logits_of(
     """Logits of all forward passes of a generation (step, row, position, vocabulary); `state` counts the steps."""
     seen: list[torch.Tensor] = []
     for name in ("logits", "extend"):
-        call = getattr(Network, name)
+        call = getattr(Passes, name)
 
-        def watch(self: Network, *args: Any, call: Any = call, name: str = name) -> Any:
+        def watch(self: Passes, *args: Any, call: Any = call) -> Any:
             made = call(self, *args)
-            seen.append((made if name == "logits" else made[0])[:, -NEW:].clone())
+            seen.append(made[:, -NEW:].clone())
             if state is not None:
                 state["step"] += 1
             return made
 
-        monkeypatch.setattr(Network, name, watch)
+        monkeypatch.setattr(Passes, name, watch)
     lens.generate(prompts, max_new_tokens=NEW, sampler=settings)
     monkeypatch.undo()
     return torch.stack(seen)

@@ -10,7 +10,8 @@ import torch
 
 from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
-from floatlens.decode.network import ForwardPass, Network, visible
+from floatlens.decode.network import ForwardPass, Passes, visible
+from floatlens.decode.step import SpecialTokens
 from tests import golden_blocks
 
 pytestmark = pytest.mark.golden
@@ -77,13 +78,13 @@ def test_a_block_on_a_cached_prefix_gives_the_published_logits(name: str) -> Non
         valid[:first] = prefix != golden_blocks.special(name)["pad_token_id"]
     blocks = torch.tensor(np.where(valid, np.arange(length) // size, -1))[None]
     position_ids, cache = torch.tensor(positions, dtype=torch.long)[None], DynamicCache()
-    network = Network(lens.model)
+    passes = Passes(lens.model, lens.family, ids, None, lens.settings(), special=SpecialTokens())
     prefill = ForwardPass(ids[:, :first], 0, range(0), range(first))
     mask = visible(blocks[:, :first])
-    network.run(prefill, mask, keep=1, position_ids_BQ=position_ids[:, :first], cache=cache)
+    passes.run(prefill, mask, keep=1, position_ids_BQ=position_ids[:, :first], cache=cache)
     forward = ForwardPass(ids, first, range(first, length), range(0))
     options: dict[str, Any] = {"position_ids_BQ": position_ids[:, first:], "cache": cache, "store": False}
-    logits = network.run(forward, visible(blocks, first), keep=size, **options)
+    logits = passes.run(forward, visible(blocks, first), keep=size, **options)
     np.testing.assert_allclose(logits[0].numpy(), arrays["cached_block_logits"], atol=3e-5, rtol=0)
 
 

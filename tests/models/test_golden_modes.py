@@ -13,7 +13,7 @@ import torch
 import floatlens as fl
 from floatlens.attention.hook import observing
 from floatlens.attention.session import Session
-from floatlens.decode.network import Network, Passes
+from floatlens.decode.network import Passes
 from floatlens.decode.sampler import settings_for
 from tests import golden_modes
 from tests.models import checkpoints
@@ -68,7 +68,7 @@ def test_a_block_on_its_cache_gives_the_published_logits(name: str, causal: bool
     length = block.shape[1]
     given = {"max_new_tokens": length, "block_length": length, "causal_context": causal}
     settings = settings_for("nemotron", **given)
-    passes = Passes(Network(lens.model), prefix, None, settings, special=lens.special_tokens)
+    passes = Passes(lens.model, lens.family, prefix, None, settings, special=lens.special_tokens)
     first, logits = passes(torch.cat([prefix, block], 1))
     expected = arrays["cached_block_logits" if causal else "cached_bidirectional_prefix_block_logits"]
     assert first == prefix.shape[1]

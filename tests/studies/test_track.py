@@ -255,8 +255,8 @@ def test_a_broken_checkpoint_is_named_before_anything_is_computed(home: Path, se
     skipped = json.loads(run(*words, "--skip-broken", "--json").stdout)
     assert [entry["step"] for entry in skipped["results"]] == [0, 2000]
     assert [*skipped["skipped"]] == [str(series / "checkpoint-1000")]
-    assert "bytes, but its header describes" in (tmp_path / "run" / "results.json").read_text()
-    assert "bytes, but its header describes" in (tmp_path / "run" / "report.html").read_text()
+    assert "is not a complete safetensors file" in (tmp_path / "run" / "results.json").read_text()
+    assert "is not a complete safetensors file" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_weights_that_are_not_finite_are_found_while_reading(home: Path, series: Path) -> None:

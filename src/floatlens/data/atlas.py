@@ -4,8 +4,7 @@
 two-hop question can connect belongs to one group: a book and its author, an element and the person or country it is named
 after. A group is in exactly one split, so no fact of the test split occurs in training.
 
-The questions of a split are fixed. `seed` changes distractors, the wording of passages and their order; `phrasing`
-changes the wording of questions.
+The questions of a split are fixed. `seed` changes distractors, the wording of passages and their order.
 """
 
 from __future__ import annotations
@@ -64,11 +63,6 @@ class Question:
     @property
     def id(self) -> str:
         return slug(f"{self.relation.replace(' of ', '-')}-{self.subject}")
-
-    @property
-    def banned(self) -> tuple[str, ...]:
-        """Words that no distractor may mention."""
-        return (*self.answers, self.subject, self.bridge) if self.bridge else self.answers
 
 
 def fill(template: str, words: dict[str, str]) -> str:
@@ -225,7 +219,6 @@ def samples(
     passages: int | None = None,
     gold_at: int | None = None,
     seed: int | None = None,
-    phrasing: int = 0,
 ) -> Iterator[Sample]:
     """Yield the samples of a split, in a fixed mixed order: 5 passages each by default, the gold one anywhere.
 
@@ -239,7 +232,7 @@ def samples(
     if passages is not None and passages < 0:
         raise FloatLensError(f"passages must be 0 or more, got {passages}; use 0 for closed book")
     for item in questions(name, split)[:limit]:
-        yield make(item, 5 if passages is None else passages, gold_at, seed or 0, phrasing)
+        yield make(item, 5 if passages is None else passages, gold_at, seed or 0)
 
 
 @cache
@@ -254,7 +247,7 @@ def number(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
 
 
-def make(item: Question, passages: int, gold_at: int | None, seed: int, phrasing: int) -> Sample:
+def make(item: Question, passages: int, gold_at: int | None, seed: int) -> Sample:
     """One question with its gold passages among `passages` passages."""
     draw = random.Random(f"{seed} {item.id}")
     evidence = [Passage(draw.choice(texts), title, gold=True) for title, texts in item.evidence]
@@ -262,7 +255,7 @@ def make(item: Question, passages: int, gold_at: int | None, seed: int, phrasing
     every = [*gold, *others]
     return Sample(
         id=item.id,
-        question=item.questions[(number(item.id) + phrasing) % len(item.questions)],
+        question=item.questions[number(item.id) % len(item.questions)],
         answers=list(item.answers),
         passages=draw.sample(every, len(every)) if gold_at is None else insert_at(gold_at, gold, others),
         meta={"kind": item.kind, "relation": item.relation, "subject": item.subject, "split": item.split},
@@ -278,12 +271,13 @@ def distractors(item: Question, count: int, draw: random.Random) -> list[Passage
         pool(item.split),
     ]
     titles = {title for title, _ in item.evidence}
+    banned = (*item.answers, item.subject, item.bridge) if item.bridge else item.answers
     chosen: list[Passage] = []
     for attempt in range(TRIES * count):
         level = (draw.random() >= SAME) + len(pools) * attempt // (TRIES * count)  # widen the pool after many tries
         [(title, texts)] = draw.choice(pools[min(level, len(pools) - 1)]).evidence
         text = draw.choice(texts)
-        if title not in titles and not mentions(f"{title} {text}", item.banned):
+        if title not in titles and not mentions(f"{title} {text}", banned):
             titles.add(title)
             chosen.append(Passage(text, title))
             if len(chosen) == count:

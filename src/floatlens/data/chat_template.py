@@ -7,7 +7,6 @@ JSON with another.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -83,14 +82,7 @@ def _start() -> subprocess.Popen[str]:
     )
     assert process.stdout is not None
     process.stdout.readline()  # ready: the imports do not count
-    atexit.register(_stop, process, os.getpid())
-    return process
-
-
-def _stop(process: subprocess.Popen[str], owner: int) -> None:
-    if os.getpid() == owner:
-        process.kill()
-        process.communicate()
+    return process  # which ends when its input is closed, at the latest with this process
 
 
 def _answer(request: dict[str, Any]) -> dict[str, str]:

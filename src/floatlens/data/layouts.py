@@ -6,6 +6,7 @@ Most layouts differ only in the names of their fields, so they are one function,
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -82,7 +83,7 @@ def _pairs(value: Any, name: str, second: str = "") -> list[Sequence[Any]]:
         return list(zip(value["title"], value[second], strict=False))
     if isinstance(value, list) and all(isinstance(item, list) and len(item) == 2 for item in value):
         return value
-    raise FloatLensError(f"{name} is {kind(value)}; expected a list of pairs")
+    raise FloatLensError(f"{name} is {reprlib.repr(value)}; expected a list of pairs")
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -103,10 +104,10 @@ def first_of(record: Record, names: Sequence[str]) -> str | None:
     return next((name for name in names if record.get(name) is not None), None)
 
 
-def _required(record: Record, names: Sequence[str], role: str) -> str:
-    """Return the name of the field for a role; FloatLensError if it is empty, or if the record has none of the names."""
+def _field(record: Record, names: Sequence[str], role: str) -> tuple[str, Any]:
+    """Return the first of the named fields that the record has, and its value; FloatLensError if it has none."""
     if name := first_of(record, names):
-        return name
+        return name, record[name]
     if empty := next((name for name in names if name in record), None):
         raise FloatLensError(f"{empty} is empty; expected the {role}")
     raise FloatLensError(
@@ -117,13 +118,10 @@ def _required(record: Record, names: Sequence[str], role: str) -> str:
 
 def text_of(record: Record, names: Sequence[str], role: str) -> str:
     """Return the text of the first of the named fields that the record has."""
-    name = _required(record, names, role)
-    value = record[name]
-    if not isinstance(value, str):
-        raise FloatLensError(f"{name} is {kind(value)}; expected a string")
-    if not value.strip():
-        raise FloatLensError(f"{name} is blank; expected the {role}")
-    return value
+    name, value = _field(record, names, role)
+    if isinstance(value, str) and value.strip():
+        return value
+    raise FloatLensError(f"{name} is {reprlib.repr(value)}; expected the {role} as a string")
 
 
 def id_of(record: Record, names: Sequence[str] = ID) -> str:
@@ -133,7 +131,7 @@ def id_of(record: Record, names: Sequence[str] = ID) -> str:
         return ""
     value = record[name]
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-        raise FloatLensError(f"{name} is {kind(value)}; expected a string or an integer")
+        raise FloatLensError(f"{name} is {reprlib.repr(value)}; expected a string or an integer")
     return str(value)
 
 
@@ -158,15 +156,12 @@ def _answer(item: Any) -> str:
 
 def answers_of(record: Record, names: Sequence[str]) -> list[str]:
     """Return the accepted answers; FloatLensError if there is none."""
-    name = _required(record, names, "answers")
-    answers = gold_answers(record, names)
-    if answers:
+    name, value = _field(record, names, "answers")
+    if answers := gold_answers(record, names):
         return answers
-    value = record[name]
-    if isinstance(value, list):
-        inside = ", ".join(sorted({kind(item) for item in value})) or "nothing"
-        raise FloatLensError(f"{name} has no answer that is a non-blank string (it has {inside})")
-    raise FloatLensError(f"{name} is {kind(value)}; expected a string or a list of strings")
+    raise FloatLensError(
+        f"{name} is {reprlib.repr(value)}; expected a string or a list of strings, and one that is not blank"
+    )
 
 
 def passages_of(value: Any, name: str, gold: Any = None) -> list[Passage]:
@@ -174,16 +169,16 @@ def passages_of(value: Any, name: str, gold: Any = None) -> list[Passage]:
     if isinstance(value, str | Mapping):
         value = [value] if value else []
     if not isinstance(value, list):
-        raise FloatLensError(f"{name} is {kind(value)}; expected a list of passages")
+        raise FloatLensError(f"{name} is {reprlib.repr(value)}; expected a list of passages")
     passages = [_passage(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if gold is None or (isinstance(gold, float) and math.isnan(gold)):
         return passages
     indices = gold if isinstance(gold, list) else [gold]
     for index in indices:
-        if isinstance(index, bool) or not isinstance(index, int):
-            raise FloatLensError(f"gold is {kind(index)}; expected the index of a passage, counted from 0")
-        if not 0 <= index < len(passages):
-            raise FloatLensError(f"gold {index} is out of range; there are {len(passages)} passages, counted from 0")
+        if type(index) is not int or not 0 <= index < len(passages):
+            raise FloatLensError(
+                f"gold is {reprlib.repr(index)}; expected an index of the {len(passages)} passages, from 0"
+            )
     return [Passage(p.text, p.title, gold=i in indices) for i, p in enumerate(passages)]
 
 
@@ -191,7 +186,7 @@ def _passage(item: Any, where: str) -> Passage:
     if isinstance(item, str):
         return Passage(item)
     if not isinstance(item, Mapping):
-        raise FloatLensError(f"{where} is {kind(item)}; expected a string or an object with a text")
+        raise FloatLensError(f"{where} is {reprlib.repr(item)}; expected a string or an object with a text")
     name = first_of(item, TEXT)
     title = item.get(first_of(item, TITLE) or "", "")
     text = item[name] if name else title
@@ -200,17 +195,6 @@ def _passage(item: Any, where: str) -> Passage:
     if not isinstance(text, str) or not isinstance(title, str):
         raise FloatLensError(f"{where} has a text or title that is not a string")
     return Passage(text, title if name else "", gold=bool(item.get(first_of(item, GOLD) or "")))
-
-
-def kind(value: Any) -> str:
-    """Describe a value in the words of JSON."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int | float):
-        return f"a number ({value})"
-    if isinstance(value, str):
-        return "a string" if value.strip() else "a blank string"
-    return "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}"
 
 
 def _fields(record: Record) -> str:

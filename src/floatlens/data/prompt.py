@@ -123,30 +123,23 @@ def fit(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, limit: int) -> Promp
 
     The question is never cut: FloatLensError if it does not fit without any passage.
     """
-    kept = len(prompt.passages)
-    fitted = prompt
+    fitted, kept = prompt, len(prompt.passages)
     while len(fitted.ids) > limit and kept:
         excess = len(fitted.ids) - limit
         while kept and excess > 0:  # the regions give the length of each passage, so one rebuild is usually enough
             excess -= sum(len(r) for r in fitted.regions if r.name == f"doc{kept}") or 1
             kept -= 1
-        fitted = build(
-            tokenizer,
-            prompt.question,
-            prompt.passages[:kept],
-            answers=prompt.answers,
-            order=prompt.order,
-            template=prompt.template,
-            chat=prompt.chat,
-        )
+        shown, gold = prompt.passages[:kept], [index for index in prompt.gold if index < kept]
+        segments = prompt.template.segments(clean(prompt.question), shown, prompt.order)
+        text, ids, regions = _encode(tokenizer, segments, prompt.chat)
+        dropped = prompt.dropped + len(prompt.passages) - kept
+        fitted = replace(prompt, text=text, ids=ids, regions=regions, passages=shown, gold=gold, dropped=dropped)
     if len(fitted.ids) > limit:
         raise FloatLensError(
             f"the prompt has {len(fitted.ids)} tokens without any passage, but only {limit} fit; "
             f"shorten the question, or use fewer new tokens"
         )
-    if fitted is prompt:
-        return prompt
-    return replace(fitted, dropped=prompt.dropped + len(prompt.passages) - kept, sample_id=prompt.sample_id)
+    return fitted
 
 
 def trim_passages(question: str, passages: Sequence[Passage], context: int | None) -> list[Passage]:

@@ -271,12 +271,10 @@ def _layout(
             given = "layout" if layout else "columns"
             raise FloatLensError(f"{given} cannot be combined with reader, which defines how records are read")
         return layout_of(reader)
-    if columns:
-        from floatlens.data.layouts import from_fields
-
-        names: dict[str, Any] = {role: (name,) for role, name in columns.items()}
-        return RecordLayout("columns", partial(from_fields, **names))
     known = layouts()
+    if columns:
+        names: dict[str, Any] = {role: (name,) for role, name in columns.items()}
+        return RecordLayout("columns", partial(known["columns"].sample, **names))
     if layout is not None and layout not in known:
         raise unknown_name("layout", layout, known)
     return known[layout] if layout else None

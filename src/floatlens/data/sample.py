@@ -56,22 +56,11 @@ class Sample:
         return replace(self, passages=list(passages))
 
 
-def first_passages(sample: Sample, count: int) -> Sample:
-    """Return the question with its first `count` passages, gold or not: the top of a ranked list."""
-    return sample.with_passages(sample.passages[:count])
-
-
 def gold_among(sample: Sample, count: int) -> Sample:
     """Return the question with its gold passages and the first others, `count` in all, in their original order."""
-    others = max(0, count - len(sample.gold))
-    kept: list[Passage] = []
-    for passage in sample.passages:
-        if passage.gold and len(kept) < count:
-            kept.append(passage)
-        elif not passage.gold and others:
-            kept.append(passage)
-            others -= 1
-    return sample.with_passages(kept)
+    gold = sample.gold[:count]
+    others = [i for i, passage in enumerate(sample.passages) if not passage.gold][: count - len(gold)]
+    return sample.with_passages([sample.passages[i] for i in sorted(gold + others)])
 
 
 def move_gold(sample: Sample, position: int, count: int) -> Sample:

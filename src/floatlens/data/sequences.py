@@ -83,11 +83,6 @@ def text_prompt(tokenizer: PreTrainedTokenizerBase, text: str, regions: Regions 
     return Prompt(plain, [t.id for t in tokens], _named(tokens, plain, spans), question=plain, chat=False)
 
 
-def ids_prompt(ids: Sequence[int], regions: Spans | None = None) -> Prompt:
-    """Return the prompt of raw token ids; `regions` are spans of positions by name."""
-    return Prompt("", [int(i) for i in ids], check_spans(regions or {}, len(ids), "positions"))
-
-
 def infill_prompt(tokenizer: PreTrainedTokenizerBase, text: str, mask_id: int, regions: Regions = None) -> Prompt:
     """Return the prompt of a text with masks, written as [MASK] or as the model's own mask token.
 

@@ -9,7 +9,7 @@ import torch
 
 from floatlens.decode.draws import filter_logits
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import Sampler, end_think_token_id, max_thinking_tokens, register_sampler, top_k, top_p
+from floatlens.decode.sampler import END_THINK, THINKING, TOP_K, TOP_P, Sampler, register_sampler
 from floatlens.decode.step import Step, write_step
 from floatlens.errors import FloatLensError
 
@@ -19,18 +19,17 @@ from floatlens.errors import FloatLensError
 class Autoregressive(Sampler):
     """Appends up to `max_new_tokens` tokens, greedily at temperature 0. A row that has ended repeats its end token."""
 
-    max_thinking_tokens: int | None = max_thinking_tokens()
-    end_think_token_id: int | None = end_think_token_id()
-    top_p: float | None = top_p()
-    top_k: int | None = top_k()
+    max_thinking_tokens: int | None = THINKING
+    end_think_token_id: int | None = END_THINK
+    top_p: float | None = TOP_P
+    top_k: int | None = TOP_K
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_thinking(self.max_thinking_tokens, self.end_think_token_id)
 
     def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
-        logits_B1V, passes.cache = passes.network.extend(x_BT, passes.real(x_BT.shape[1]), passes.cache)
-        return x_BT.shape[1], logits_B1V
+        return x_BT.shape[1], passes.extend(x_BT)
 
     def end(self, passes: Passes, column: int) -> int:
         return column

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 
 from floatlens.decode.blocks import Blocks
-from floatlens.decode.draws import add_noise, most_confident
+from floatlens.decode.draws import above_or_best, add_noise
 from floatlens.decode.network import Passes, guided
-from floatlens.decode.sampler import RowWriter, cache, cfg_scale, register_sampler, remasking, setting, write_rows
+from floatlens.decode.sampler import CACHE, CFG_SCALE, REMASKING, RowWriter, register_sampler, setting, write_rows
 from floatlens.decode.step import Step
 
 
@@ -49,9 +49,9 @@ class BD3LM(Blocks):
     has ended is continued until all rows have ended; its later steps are not part of its trace.
     """
 
-    cache: bool = cache()
-    cfg_scale: float = cfg_scale()
-    remasking: str = remasking()
+    cache: bool = CACHE
+    cfg_scale: float = CFG_SCALE
+    remasking: str = REMASKING
     right_shift_logits: bool = setting(False, "Whether row j - 1 writes position j.")
 
     @property
@@ -112,8 +112,6 @@ class BD3LM(Blocks):
             rank_L = probability_L
             if self.remasking == "random":
                 rank_L = passes.draws.uniform(row, (len(token_L),)).to(probability_L)
-            order = most_confident(rank_L.masked_fill(~masked_L, -torch.inf), min(count, int(masked_L.sum())))
-            committed_L = torch.zeros_like(masked_L)
-            committed_L[order] = True
-            x_L[order] = token_L[order]
+            committed_L = above_or_best(rank_L, masked_L, count, None)
+            x_L[committed_L] = token_L[committed_L]
             yield committed_L, probability_L.masked_fill(~masked_L, torch.nan)

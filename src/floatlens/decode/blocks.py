@@ -14,7 +14,7 @@ import torch
 
 from floatlens.decode.draws import filter_top_k_first, transfers
 from floatlens.decode.network import Passes, count_blocks
-from floatlens.decode.sampler import AT_LEAST_1, RowWriter, Sampler, cache, setting, top_k, top_p, write_rows
+from floatlens.decode.sampler import AT_LEAST_1, CACHE, TOP_K, TOP_P, RowWriter, Sampler, setting, write_rows
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 
@@ -86,9 +86,9 @@ class AlignedBlocks(Blocks):
     aligned: ClassVar[bool] = True
     filters_greedy: ClassVar[bool] = True  # whether top_p and top_k also change probabilities at temperature 0
 
-    cache: bool = cache()
-    top_p: float | None = top_p()
-    top_k: int | None = top_k()
+    cache: bool = CACHE
+    top_p: float | None = TOP_P
+    top_k: int | None = TOP_K
 
     def first(self, passes: Passes, column: int) -> int:
         return column // self.block_length * self.block_length

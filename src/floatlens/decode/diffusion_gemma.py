@@ -68,11 +68,13 @@ class DiffusionGemma(Blocks):
         from transformers.models.diffusion_gemma import generation_diffusion_gemma as own
 
         given, x_BT, index = passes.draws, passes.ids_BP, 0
-        text, device = passes.network.model.config.get_text_config(decoder=True), x_BT.device
+        text, device = passes.model.config.get_text_config(decoder=True), x_BT.device
         L, most = self.block_length, self.passes_per_block
         bound = own.EntropyBoundSamplerConfig(entropy_bound=float(self.entropy_bound))
         sampler = own.EntropyBoundSampler(bound, L, text.vocab_size, most)
-        sampler.initialize_canvas = lambda batch_size, device: given.integers(0, text.vocab_size, (1, L)).to(device)
+        sampler.initialize_canvas = lambda batch_size, device: torch.randint(
+            text.vocab_size, (1, L), generator=given.generators[0]
+        ).to(device)
         cool = own.LinearTemperatureScheduleLogitsProcessor(self.t_min, self.t_max, most)
         finished = own.StableAndConfidentStoppingCriteria(self.stability_threshold, self.confidence_threshold)
 
@@ -116,10 +118,10 @@ def encode(passes: Passes, x_BT: torch.Tensor) -> None:
     """Have the encoder read the tokens that are not in the cache yet, before a new canvas."""
     from transformers import DynamicCache
 
-    network, done = passes.network, range(passes.final, x_BT.shape[1])
+    done = range(passes.final, x_BT.shape[1])
     if passes.cache is None:
-        passes.cache = DynamicCache(config=network.model.config.get_text_config(decoder=True))
-    with network.running(ForwardPass(x_BT, done.start, range(0), done)) as model:
+        passes.cache = DynamicCache(config=passes.model.config.get_text_config(decoder=True))
+    with passes.running(ForwardPass(x_BT, done.start, range(0), done)) as model:
         positions_BQ = torch.arange(done.start, done.stop, device=x_BT.device)[None]
         model.model.encoder(input_ids=x_BT[:, done.start :], past_key_values=passes.cache, position_ids=positions_BQ)
     passes.final = done.stop
@@ -127,10 +129,10 @@ def encode(passes: Passes, x_BT: torch.Tensor) -> None:
 
 def decode(passes: Passes, seen_BT: torch.Tensor, conditioning_BLV: torch.Tensor | None) -> torch.Tensor:
     """Logits (B, L, V) of the canvas after the encoded tokens, given those of the pass before it over this canvas."""
-    first, end, network = passes.final, seen_BT.shape[1], passes.network
+    first, end = passes.final, seen_BT.shape[1]
     if conditioning_BLV is not None:
-        conditioning_BLV = conditioning_BLV.to(network.model.get_input_embeddings().weight.dtype)
-    with network.running(ForwardPass(seen_BT, first, range(first, end), range(0))) as model:
+        conditioning_BLV = conditioning_BLV.to(passes.model.get_input_embeddings().weight.dtype)
+    with passes.running(ForwardPass(seen_BT, first, range(first, end), range(0))) as model:
         logits_BLV: torch.Tensor = model(
             decoder_input_ids=seen_BT[:, first:],
             past_key_values=passes.cache,

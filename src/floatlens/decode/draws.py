@@ -27,10 +27,6 @@ class Draws:
         """Uniform numbers in [0, 1) for one row."""
         return torch.rand(shape, dtype=dtype, generator=self.generators[row])
 
-    def integers(self, row: int, high: int, shape: tuple[int, ...]) -> torch.Tensor:
-        """Integers from 0 to `high` (exclusive) for one row."""
-        return torch.randint(high, shape, generator=self.generators[row])
-
     def skip(self, row: int, count: int, dtype: torch.dtype = torch.float32) -> None:
         """Draw and discard `count` numbers: the published samplers also draw for the prompt."""
         while count > 0:

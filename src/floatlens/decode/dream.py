@@ -13,7 +13,7 @@ import torch
 
 from floatlens.decode.draws import Draws, filter_logits, most_confident
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import AT_LEAST_0, SHARE, Candidates, Denoising, register_sampler, setting, top_k, top_p
+from floatlens.decode.sampler import AT_LEAST_0, SHARE, TOP_K, TOP_P, Candidates, Denoising, register_sampler, setting
 
 ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 
@@ -29,8 +29,8 @@ class Dream(Denoising):
         "Temperature of the choice of positions; the most confident ones by default.",
         AT_LEAST_0,
     )
-    top_p: float | None = top_p()
-    top_k: int | None = top_k()
+    top_p: float | None = TOP_P
+    top_k: int | None = TOP_K
     eps: float = setting(1e-3, "The last time of the schedule, between 0 and 1.", SHARE)
 
     def choose(

@@ -17,7 +17,7 @@ from floatlens.decode.blocks import place_causally
 from floatlens.decode.draws import most_confident, transfers
 from floatlens.decode.dream import propose
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import Candidates, Denoising, register_sampler, setting, top_k, top_p
+from floatlens.decode.sampler import TOP_K, TOP_P, Candidates, Denoising, register_sampler, setting
 
 MEASURES = ("entropy", "maskgit_plus", "topk_margin")
 
@@ -30,8 +30,8 @@ class MostCertain(Denoising):
     masks_again: ClassVar[bool] = False
 
     alg: str = setting("entropy", f"Measure of certainty: {', '.join(MEASURES)}.", options=MEASURES)
-    top_p: float | None = top_p()
-    top_k: int | None = top_k()
+    top_p: float | None = TOP_P
+    top_k: int | None = TOP_K
     eos_last: bool = setting(True, "Whether positions whose token ends the answer are written after all others.")
 
     def choose(
@@ -56,7 +56,7 @@ class Canvas(MostCertain):
     def run(self, passes: Passes, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
         first = passes.P - 1
         places = place_causally(passes, x_BT, first)
-        with passes.network.without_adapter():
+        with passes.without_adapter():
             passes.store(x_BT[:, :first], *(each_BT[:, :first] for each_BT in places))
         return passes.P, passes.run_block(x_BT, first, *places)[:, :-1]
 

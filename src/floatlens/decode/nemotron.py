@@ -18,7 +18,7 @@ from floatlens.decode.blocks import Blocks
 from floatlens.decode.draws import Draws, most_confident, transfers
 from floatlens.decode.llada2 import is_written_to_its_end
 from floatlens.decode.network import Passes
-from floatlens.decode.sampler import ABOVE_0, end_think_token_id, max_thinking_tokens, register_sampler, setting
+from floatlens.decode.sampler import ABOVE_0, END_THINK, THINKING, register_sampler, setting
 from floatlens.decode.step import Step, write_step
 
 
@@ -33,8 +33,8 @@ class Nemotron(Blocks):
 
     batched: ClassVar[bool] = False
 
-    max_thinking_tokens: int | None = max_thinking_tokens()
-    end_think_token_id: int | None = end_think_token_id()
+    max_thinking_tokens: int | None = THINKING
+    end_think_token_id: int | None = END_THINK
     threshold: float | None = setting(
         None, "Masks of at least this confidence are committed at once; one per step by default.", ABOVE_0
     )

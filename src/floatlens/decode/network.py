@@ -1,4 +1,4 @@
-"""The forward pass that samplers call, token ids in and logits of the last positions out; and the passes over a batch.
+"""The forward passes that samplers call: token ids in, logits of the last positions out.
 
 `Passes` run the sequences of a batch as a sampler does, to sample, to replay a given text or to score one. Each forward pass
 describes the rows of its queries (`ForwardPass`), so that observation knows whether queries on a cache continue the sequence
@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from floatlens.data.sequences import Script
     from floatlens.decode.sampler import Sampler
+    from floatlens.models.family import Family
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,22 +61,13 @@ class ForwardPass:
         return cls(tokens_BT, start, rows, rows)
 
 
-_current: ContextVar[ForwardPass | None] = ContextVar("floatlens_forward_pass", default=None)
+# The pass that runs now; None if the model was not called by `Passes`.
+CURRENT: ContextVar[ForwardPass | None] = ContextVar("floatlens_forward_pass", default=None)
 
 
 def current_pass() -> ForwardPass | None:
-    """The pass that is running; None if the model was not called by a `Network`."""
-    return _current.get()
-
-
-def enter_pass(forward: ForwardPass) -> Token[ForwardPass | None]:
-    """Set the pass that starts now, for a model that is not called by a `Network`."""
-    return _current.set(forward)
-
-
-def leave_pass(token: Token[ForwardPass | None]) -> None:
-    """Mark the pass as finished."""
-    _current.reset(token)
+    """The pass that is running."""
+    return CURRENT.get()
 
 
 def _copy_rows(head: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -87,112 +80,9 @@ def _copy_rows(head: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...
     return (rows.clone(memory_format=torch.contiguous_format), *inputs[1:])
 
 
-class Network:
-    """A loaded model as a function of token ids.
-
-    `positions` defines the positions of a left-padded row: "plain" counts the padding (LLaDA), "real" starts at the first
-    real token. Without padding only the ids are passed, so that the model runs as in its own code.
-    """
-
-    def __init__(self, model: PreTrainedModel, positions: Literal["plain", "real"] = "real") -> None:
-        self.model = model
-        self.positions = positions
-        self._accepts = set(inspect.signature(model.forward).parameters)
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.get_input_embeddings().weight.device
-
-    def logits(self, ids_BT: torch.Tensor, real_BT: torch.Tensor | None, keep: int) -> torch.Tensor:
-        """Logits (B, keep, V) of the last `keep` positions, from a pass over the whole sequence without a cache."""
-        options = self._options(ids_BT.shape[1], real_BT, keep)
-        if "use_cache" in self._accepts:
-            options["use_cache"] = False
-        return self._call(ForwardPass.whole(ids_BT), options).logits[:, -keep:]
-
-    def extend(self, x_BT: torch.Tensor, real_BT: torch.Tensor | None, past: Any) -> tuple[torch.Tensor, Any]:
-        """Logits (B, 1, V) after the last token of a causal model, and its cache, which `past` holds up to this token."""
-        if "past_key_values" not in self._accepts:  # a state-space model: its state does not distinguish positions
-            return self.logits(x_BT, real_BT, 1), None
-        start = 0 if past is None else x_BT.shape[1] - 1  # a model without a cache reads everything again
-        options = self._options(x_BT.shape[1] - start, real_BT, 1)
-        options |= {"past_key_values": past, "use_cache": True}
-        out = self._call(ForwardPass.appended(x_BT, start), options)
-        return out.logits[:, -1:], getattr(out, "past_key_values", None)
-
-    def run(
-        self,
-        forward: ForwardPass,
-        visible_BQT: torch.Tensor,
-        *,
-        keep: int,
-        position_ids_BQ: torch.Tensor | None = None,
-        cache: Any = None,
-        store: bool = True,
-    ) -> torch.Tensor:
-        """Logits (B, keep, V) of a pass with a custom attention mask, with a cache if there is one.
-
-        `forward` has the tokens and the meaning of the rows; `visible_BQT` is True where a query may see a key, T with the
-        cached positions. `keep` counts positions from the end; `position_ids_BQ` are those of the rotary embedding, the
-        columns by default. `cache` holds the keys of the positions before `forward.start`, and is changed in place; it
-        keeps those of this pass only with `store`, which is off for a block that will be computed again.
-        """
-        Q = forward.tokens_BT.shape[1] - forward.start
-        options: dict[str, Any] = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}
-        mask_B1QT = visible_BQT[:, None]
-        if self.model.config._attn_implementation == "eager":  # eager adds its mask; the others take True for visible
-            dtype = next(self.model.parameters()).dtype
-            hidden = torch.finfo(dtype).min
-            mask_B1QT = torch.zeros_like(mask_B1QT, dtype=dtype).masked_fill_(~mask_B1QT, hidden)
-        options |= {"attention_mask": mask_B1QT, "use_cache": cache is not None, "past_key_values": cache}
-        if position_ids_BQ is None:
-            position_ids_BQ = torch.arange(forward.start, forward.start + Q, device=forward.tokens_BT.device)[None]
-        out = self._call(forward, options | {"position_ids": position_ids_BQ})
-        if cache is not None and not store:
-            cache.crop(-Q)
-        return out.logits[:, -keep:]
-
-    @contextmanager
-    def without_adapter(self) -> Iterator[None]:
-        """Switch the LoRA adapter off inside the block, for families that keep it apart from the weights."""
-        adapted: list[Any] = [module for module in self.model.modules() if hasattr(module, "adapter_active")]
-        for module in adapted:
-            module.adapter_active = False
-        try:
-            yield
-        finally:
-            for module in adapted:
-                module.adapter_active = True
-
-    @contextmanager
-    def running(self, forward: ForwardPass) -> Iterator[Any]:
-        """Yield the model, for a call with custom arguments; `forward` describes its rows."""
-        token = _current.set(forward)
-        head = self.model.get_output_embeddings() if hasattr(self.model, "get_output_embeddings") else None
-        hook = head.register_forward_pre_hook(_copy_rows) if isinstance(head, torch.nn.Linear) else None
-        try:
-            with torch.no_grad():
-                yield self.model
-        finally:
-            _current.reset(token)
-            if hook is not None:
-                hook.remove()
-
-    def _call(self, forward: ForwardPass, options: dict[str, Any]) -> Any:
-        with self.running(forward) as model:
-            return model(input_ids=forward.tokens_BT[:, forward.start :], **options)
-
-    def _options(self, length: int, real_BT: torch.Tensor | None, keep: int) -> dict[str, Any]:
-        options: dict[str, Any] = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}
-        if real_BT is not None and not bool(real_BT.all()):
-            options["attention_mask"] = real_BT.long()
-            if self.positions == "real" and "position_ids" in self._accepts and not self._counts_for_itself():
-                options["position_ids"] = (real_BT.long().cumsum(-1) - 1).masked_fill(~real_BT, 1)[:, -length:]
-        return options
-
-    def _counts_for_itself(self) -> bool:
-        """Whether the model computes positions itself from the padding token, as RoBERTa does."""
-        return any(hasattr(module, "create_position_ids_from_input_ids") for module in self.model.modules())
+def input_device(model: PreTrainedModel) -> torch.device:
+    """The device on which a model expects its token ids."""
+    return model.get_input_embeddings().weight.device
 
 
 def visible(blocks_BT: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -211,9 +101,11 @@ def count_blocks(real_BT: torch.Tensor, block_length: int) -> tuple[torch.Tensor
 class Passes:
     """A batch, and the forward passes of its sampler over its sequences, one after another.
 
+    Without padding only the token ids are passed, so that the model runs as in its own code.
+
+    model, family     the model, and the facts of its kind: where its logits and its positions are
     ids_BP, real_BP   the prompts, padded on the left, and which of their positions are real; all by default
     settings          the sampler, whose `run` makes a pass
-    shifted           whether row j - 1 writes position j
     draws             random numbers, by row; by default from the sampler's seed
     tail_BN           the tokens after the prompts of texts with masks, of which only the masks are written
     ends              column at which each prompt ends
@@ -232,25 +124,29 @@ class Passes:
 
     def __init__(
         self,
-        network: Network,
+        model: PreTrainedModel,
+        family: Family,
         ids_BP: torch.Tensor,
         real_BP: torch.Tensor | None,
         settings: Sampler,
         *,
         special: SpecialTokens,
-        shifted: bool = False,
         draws: Draws | None = None,
         tail_BN: torch.Tensor | None = None,
         ends: Sequence[int] | None = None,
         scripts: Sequence[Script] = (),
     ) -> None:
-        self.network, self.ids_BP, self.settings = network, ids_BP, settings
+        self.model, self.family, self.ids_BP, self.settings = model, family, ids_BP, settings
         self.real_BP = torch.ones_like(ids_BP, dtype=torch.bool) if real_BP is None else real_BP
-        self.special, self.shifted, self.tail_BN, self.scripts = special, shifted, tail_BN, scripts
+        self.special, self.tail_BN, self.scripts = special, tail_BN, scripts
         self.B, self.P = ids_BP.shape
         self.draws = draws or Draws([settings.seed] * self.B)
         self.ends = [self.P] * self.B if ends is None else ends
         self.end_ids = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
+
+    @cached_property
+    def _accepts(self) -> set[str]:
+        return set(inspect.signature(self.model.forward).parameters)
 
     def __call__(self, x_BT: torch.Tensor) -> tuple[int, torch.Tensor]:
         """Run a sequence; return the first column that the pass writes, and the logits (B, N, V) from there on."""
@@ -283,7 +179,7 @@ class Passes:
             mask = self.special.mask
             x_BT = torch.cat([x_BT, x_BT.masked_fill(self.with_masks() != mask, mask)])
             real_BT = torch.cat([real_BT, real_BT])
-        logits_BNV = self.network.logits(x_BT, real_BT, new + self.shifted)[:, :new]
+        logits_BNV = self.logits(x_BT, real_BT, new + self.family.shifted)[:, :new]
         return guided(logits_BNV, scale) if scale else logits_BNV
 
     def run_block(
@@ -298,7 +194,7 @@ class Passes:
         if cached:
             self.store(x_BT[:, :first], blocks_BT[:, :first], positions_BT[:, :first])
         start = first if cached else 0
-        logits_BQV = self.network.run(
+        logits_BQV = self.run(
             ForwardPass(x_BT, start, range(first, x_BT.shape[1]), range(0) if cached else done),
             visible(blocks_BT, start),
             keep=length if cached else min(length + 1, x_BT.shape[1]),
@@ -320,13 +216,105 @@ class Passes:
 
             self.cache = DynamicCache()
         if done:
-            self.before_B1V = self.network.run(
+            self.before_B1V = self.run(
                 ForwardPass(x_BT, done.start, range(0), done),
                 visible(blocks_BT, done.start),
                 keep=1,
                 position_ids_BQ=positions_BT[:, done.start :],
                 cache=self.cache,
             )
+
+    def logits(self, x_BT: torch.Tensor, real_BT: torch.Tensor | None, keep: int) -> torch.Tensor:
+        """Logits (B, keep, V) of the last `keep` positions, from a pass over the whole sequence without a cache."""
+        options = self._padding(x_BT.shape[1], real_BT) | ({"use_cache": False} if "use_cache" in self._accepts else {})
+        return self._call(ForwardPass.whole(x_BT), keep, **options).logits[:, -keep:]
+
+    def extend(self, x_BT: torch.Tensor) -> torch.Tensor:
+        """Logits (B, 1, V) after the last token of a causal model, which reads what is not in its cache yet."""
+        real_BT = self.real(x_BT.shape[1])
+        if "past_key_values" not in self._accepts:  # a state-space model: its state does not distinguish positions
+            return self.logits(x_BT, real_BT, 1)
+        start = 0 if self.cache is None else x_BT.shape[1] - 1  # a model without a cache reads everything again
+        options = self._padding(x_BT.shape[1] - start, real_BT) | {"past_key_values": self.cache, "use_cache": True}
+        out = self._call(ForwardPass.appended(x_BT, start), 1, **options)
+        self.cache = getattr(out, "past_key_values", None)
+        return out.logits[:, -1:]
+
+    def run(
+        self,
+        forward: ForwardPass,
+        visible_BQT: torch.Tensor,
+        *,
+        keep: int,
+        position_ids_BQ: torch.Tensor | None = None,
+        cache: Any = None,
+        store: bool = True,
+    ) -> torch.Tensor:
+        """Logits (B, keep, V) of a pass with a custom attention mask, with a cache if there is one.
+
+        `forward` has the tokens and the meaning of the rows; `visible_BQT` is True where a query may see a key, T with the
+        cached positions. `keep` counts positions from the end; `position_ids_BQ` are those of the rotary embedding, the
+        columns by default. `cache` holds the keys of the positions before `forward.start`, and is changed in place; it
+        keeps those of this pass only with `store`, which is off for a block that will be computed again.
+        """
+        end, mask_B1QT = forward.tokens_BT.shape[1], visible_BQT[:, None]
+        if self.model.config._attn_implementation == "eager":  # eager adds its mask; the others take True for visible
+            dtype = next(self.model.parameters()).dtype
+            hidden = torch.finfo(dtype).min
+            mask_B1QT = torch.zeros_like(mask_B1QT, dtype=dtype).masked_fill_(~mask_B1QT, hidden)
+        if position_ids_BQ is None:
+            position_ids_BQ = torch.arange(forward.start, end, device=forward.tokens_BT.device)[None]
+        options = {"attention_mask": mask_B1QT, "position_ids": position_ids_BQ, "past_key_values": cache}
+        out = self._call(forward, keep, **options, use_cache=cache is not None)
+        if cache is not None and not store:
+            cache.crop(forward.start - end)
+        return out.logits[:, -keep:]
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """Switch the LoRA adapter off inside the block, for families that keep it apart from the weights."""
+        adapted: list[Any] = [module for module in self.model.modules() if hasattr(module, "adapter_active")]
+        for module in adapted:
+            module.adapter_active = False
+        try:
+            yield
+        finally:
+            for module in adapted:
+                module.adapter_active = True
+
+    @contextmanager
+    def running(self, forward: ForwardPass) -> Iterator[Any]:
+        """Yield the model, for a call with custom arguments; `forward` describes its rows."""
+        token = CURRENT.set(forward)
+        head = self.model.get_output_embeddings() if hasattr(self.model, "get_output_embeddings") else None
+        hook = head.register_forward_pre_hook(_copy_rows) if isinstance(head, torch.nn.Linear) else None
+        try:
+            with torch.no_grad():
+                yield self.model
+        finally:
+            CURRENT.reset(token)
+            if hook is not None:
+                hook.remove()
+
+    def _call(self, forward: ForwardPass, keep: int, **options: Any) -> Any:
+        if "logits_to_keep" in self._accepts:
+            options["logits_to_keep"] = keep
+        with self.running(forward) as model:
+            return model(input_ids=forward.tokens_BT[:, forward.start :], **options)
+
+    def _padding(self, length: int, real_BT: torch.Tensor | None) -> dict[str, Any]:
+        """The options that leave padding out, for a pass over the last `length` positions."""
+        if real_BT is None or bool(real_BT.all()):
+            return {}
+        options: dict[str, Any] = {"attention_mask": real_BT.long()}
+        # Some models, such as RoBERTa, compute positions themselves from the padding token.
+        if (
+            self.family.positions == "real"
+            and "position_ids" in self._accepts
+            and not any(hasattr(one, "create_position_ids_from_input_ids") for one in self.model.modules())
+        ):
+            options["position_ids"] = (real_BT.long().cumsum(-1) - 1).masked_fill(~real_BT, 1)[:, -length:]
+        return options
 
 
 def guided(logits_BNV: torch.Tensor, scale: float) -> torch.Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence, Set
-from dataclasses import Field, asdict, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -36,6 +36,22 @@ SHARE: Limit = (lambda value: 0 < value <= 1, " above 0 and at most 1")
 def setting(default: Any, help: str, limit: Limit = ANY, options: Sequence[str] = ()) -> Any:
     """Declare a setting of a sampler, with the values that it takes. None is allowed where it is the default."""
     return field(default=default, metadata={"help": help, "limit": limit, "options": options})
+
+
+# Settings of several samplers.
+TOP_P = setting(None, "Draw from the most probable tokens whose probabilities sum to this; all by default.", SHARE)
+TOP_K = setting(None, "Draw from this number of most probable tokens; all by default.", AT_LEAST_1)
+CACHE = setting(True, "Keep the keys and values of finished blocks in a cache.")
+CFG_SCALE = setting(0.0, "Strength of guidance, by a second row with the prompt masked; 0 for none.", AT_LEAST_0)
+REMASKING = setting(
+    "low_confidence",
+    "Order of writing: low_confidence (masks of low confidence stay, so the most confident come first) or random.",
+    options=("low_confidence", "random"),
+)
+THINKING = setting(
+    None, "Number of new tokens after which end_think_token_id is written, if it is not there yet.", AT_LEAST_0
+)
+END_THINK = setting(None, "The token that ends thinking.", AT_LEAST_0)
 
 
 def check_whole(value: Any, name: str) -> None:
@@ -119,9 +135,6 @@ class Sampler:
             raise FloatLensError(
                 f"a prompt of {prompt_length} tokens and {new} new ones exceed the model's context of {context}; {way}"
             )
-
-    def asdict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 # Writes one row: yields None to ask for a pass, receives the logits of the positions to write (L, V), writes into the row,
@@ -207,41 +220,6 @@ class Denoising(Sampler):
                 x_N[at_C[chosen]] = token_C[chosen]
             yield committed_N, confidence_N
             masked_N = x_N == passes.special.mask if self.masks_again else masked_N & ~committed_N
-
-
-# Settings of several samplers.
-def top_p() -> Any:
-    return setting(None, "Draw from the most probable tokens whose probabilities sum to this; all by default.", SHARE)
-
-
-def top_k() -> Any:
-    return setting(None, "Draw from this number of most probable tokens; all by default.", AT_LEAST_1)
-
-
-def cache() -> Any:
-    return setting(True, "Keep the keys and values of finished blocks in a cache.")
-
-
-def cfg_scale() -> Any:
-    return setting(0.0, "Strength of guidance, by a second row with the prompt masked; 0 for none.", AT_LEAST_0)
-
-
-def remasking() -> Any:
-    return setting(
-        "low_confidence",
-        "Order of writing: low_confidence (masks of low confidence stay, so the most confident come first) or random.",
-        options=("low_confidence", "random"),
-    )
-
-
-def max_thinking_tokens() -> Any:
-    return setting(
-        None, "Number of new tokens after which end_think_token_id is written, if it is not there yet.", AT_LEAST_0
-    )
-
-
-def end_think_token_id() -> Any:
-    return setting(None, "The token that ends thinking.", AT_LEAST_0)
 
 
 MODULES = (

@@ -43,18 +43,11 @@ class SDAR(AlignedBlocks):
     def choose(
         self, logits_LV: torch.Tensor, probability_L: torch.Tensor, masked_L: torch.Tensor, count: int
     ) -> torch.Tensor:
-        places_M = masked_L.nonzero()[:, 0]
+        dynamic, rank_L = self.remasking_strategy == "low_confidence_dynamic", probability_L
         if self.remasking_strategy == "sequential":
-            order = places_M[:count]
+            rank_L = -torch.arange(len(masked_L), device=masked_L.device).float()
         elif self.remasking_strategy == "entropy_bounded":
-            scale = self.temperature or 1.0
-            entropy_M = torch.distributions.Categorical(logits=logits_LV[places_M] / scale).entropy()
-            ascending, by_entropy = entropy_M.sort(stable=True)
-            order = places_M[by_entropy[: max(1, int((ascending.cumsum(0) < self.eb_threshold).sum()))]]
-        else:
-            dynamic = self.remasking_strategy == "low_confidence_dynamic"
-            threshold = self.confidence_threshold if dynamic else None
-            return above_or_best(probability_L, masked_L, count, threshold)
-        chosen_L = torch.zeros_like(masked_L)
-        chosen_L[order] = True
-        return chosen_L
+            entropy_L = torch.distributions.Categorical(logits=logits_LV / (self.temperature or 1.0)).entropy()
+            rank_L, ascending_M = -entropy_L, entropy_L[masked_L].sort().values
+            count = max(1, int((ascending_M.cumsum(0) < self.eb_threshold).sum()))
+        return above_or_best(rank_L, masked_L, count, self.confidence_threshold if dynamic else None)

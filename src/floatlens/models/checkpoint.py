@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError, check_known, unknown_name
-from floatlens.models.bundled import ADAPTERS, BUNDLED, SMOLLM2, available_adapters, smollm2_file
+from floatlens.models.bundled import ADAPTERS, BUNDLED, SMOLLM2, smollm2_file
 from floatlens.models.bundled import path as bundled_path
 from floatlens.models.family import FAMILIES, Family, architecture, family_of
 from floatlens.options import Load
@@ -127,7 +127,6 @@ def find(name: str, how: Load = Load()) -> Checkpoint:
 
     Only a Hub id needs the network. The name may end with options, see `split_name`.
     """
-    check_name(name)
     full_name, (name, given_here) = name, split_name(name)
     for option, value in given_here.items():
         if getattr(how, option) not in (None, value):
@@ -142,14 +141,25 @@ def find(name: str, how: Load = Load()) -> Checkpoint:
         adapter, given = bundled_path(name), given or ADAPTERS[name]
     family = FAMILIES[given] if given else None
     if adapter is not None:
-        from floatlens.models.adapter import check_folder
+        from floatlens.models import adapter as lora  # which imports torch
 
         adapter = Path(adapter).expanduser()
-        check_folder(adapter)
-    source, config, gguf_file = _files(name, how.revision)
+        if not adapter.is_dir():
+            raise FloatLensError(f"adapter {str(adapter)!r} is not a folder; pass the folder with {lora.CONFIG}")
+        check_links(adapter)
+        lora.read_config(adapter)
+    path, gguf_file = locate(name), None
+    if path is None:
+        source, config = name, _hub_config(name, how.revision)
+    elif path.suffix == ".gguf":
+        from floatlens.models.gguf import read_config
+
+        source, config, gguf_file = str(path.parent), read_config(path), path.name
+    else:
+        source, config = str(path), read_json(path / "config.json", f"{name} is not a checkpoint folder")
     family = in_mode(family or family_of(config, where=f"{name}: config.json"), how.mode, name)
     check_choice(family, how.sampler, how.block_length)
-    return Checkpoint(full_name, str(source), config, family, how, gguf_file, adapter)
+    return Checkpoint(full_name, source, config, family, how, gguf_file, adapter)
 
 
 def split_name(text: str) -> tuple[str, dict[str, Any]]:
@@ -194,7 +204,7 @@ def check_choice(family: Family, sampler: str | None, block_length: int | None) 
             f"the family {family.name} has no fixed blocks, so it is not loaded with block_length {block_length}; "
             f"pass block_length when generating, or choose a family with blocks such as a2d-block"
         )
-    if isinstance(block_length, bool) or not isinstance(block_length, int) or block_length < 1:
+    if type(block_length) is not int or block_length < 1:
         raise FloatLensError(f"block_length should be an integer of 1 or more, not {block_length!r}")
 
 
@@ -203,43 +213,34 @@ HUB_ID = re.compile(r"[\w.~-]+/[\w.-]+")
 
 def check_name(name: str) -> None:
     """Raise an error for an invalid model name, without importing torch or contacting the Hub."""
-    name, _ = split_name(name)
+    locate(split_name(name)[0])
+
+
+def locate(name: str) -> Path | None:
+    """The folder or the GGUF file of a model; None for a Hub id. Raise an error for a name that is none of these."""
+    if name in BUNDLED:
+        return bundled_path(name)
+    if name == SMOLLM2 or name in ADAPTERS:
+        return smollm2_file(name)
     path = Path(name).expanduser()
-    if name in (*BUNDLED, SMOLLM2, *ADAPTERS):
-        return
-    if name.endswith(".gguf"):
-        if not path.is_file():
-            raise FloatLensError(f"model {name!r}: the file {path} does not exist")
-    elif path.is_dir():
+    if path.is_dir():
         check_links(path)
         read_json(path / "config.json", f"{name} is not a checkpoint folder")
+    elif name.endswith(".gguf"):
+        if not path.is_file():
+            raise FloatLensError(f"model {name!r}: the file {path} does not exist")
     elif path.exists() or not HUB_ID.fullmatch(name):
-        bundled = (*BUNDLED, SMOLLM2, *available_adapters())
-        raise unknown_name("model", name, bundled, "a folder, a .gguf file, a Hub id such as org/name, or one of")
+        known = (*BUNDLED, SMOLLM2, *ADAPTERS)
+        raise unknown_name("model", name, known, "a folder, a .gguf file, a Hub id such as org/name, or one of")
+    else:
+        return None
+    return path
 
 
 def is_local_path(name: str) -> bool:
     """Whether a name like org/name rather means a folder, so that a typing error is not sent to the Hub."""
     first, _, last = name.partition("/")
     return name[0] in ".~" or Path(first).is_dir() or re.fullmatch(r"(checkpoint|step|epoch|at)-?\d+", last) is not None
-
-
-def _files(name: str, revision: str | None) -> tuple[Path | str, dict[str, Any], str | None]:
-    """The folder or Hub id of a model, its config, and the name of its GGUF file if it is one."""
-    path = bundled_path(name) if name in BUNDLED else Path(name).expanduser()
-    if name == SMOLLM2 or name in ADAPTERS:
-        path = smollm2_file(name)
-    if path.suffix == ".gguf":
-        from floatlens.models.gguf import read_config
-
-        return path.parent, read_config(path), path.name
-    if path.is_dir():
-        return path, read_json(path / "config.json", f"{name} is not a checkpoint folder"), None
-    if revision is None and is_local_path(name):
-        raise FloatLensError(
-            f"model {name!r}: the folder {path} does not exist; to load a Hub model of this name, write {name}@main"
-        )
-    return name, _hub_config(name, revision), None
 
 
 def check_links(folder: Path) -> None:
@@ -275,6 +276,11 @@ def download(checkpoint: Checkpoint, patterns: Sequence[str]) -> Path:
 
 
 def _hub_config(name: str, revision: str | None) -> dict[str, Any]:
+    if revision is None and is_local_path(name):
+        raise FloatLensError(
+            f"model {name!r}: the folder {Path(name).expanduser()} does not exist; to load a Hub model of this name, write "
+            f"{name}@main"
+        )
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
     try:

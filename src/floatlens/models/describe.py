@@ -90,7 +90,6 @@ def attention_layers(config: PreTrainedConfig) -> list[int]:
     return [layer for layer in layers if layer in indices] if isinstance(indices, list) else layers
 
 
-NO_SOFTMAX = "it has no softmax attention: {}"
 # Architectures whose attention cannot be observed, by model type, and why.
 REASONS: dict[str, str] = tomllib.loads(files(__package__).joinpath("refused.toml").read_text("utf-8"))
 
@@ -114,7 +113,7 @@ def refusal(config: PreTrainedConfig, family: Family) -> str | None:
     if family.kind == "arm" and encoder and getattr(config, "is_decoder", None) is False:
         return "its config does not set is_decoder, so it attends in both directions; use the family 'masked'"
     if shape(config)["layers"] and not attention_layers(config):
-        return NO_SOFTMAX.format("none of its layers is an attention layer")
+        return "it has no softmax attention: none of its layers is an attention layer"
     return None
 
 

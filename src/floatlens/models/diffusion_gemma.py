@@ -5,17 +5,12 @@ decoder's canvas sees that cache and all of itself. There is no mask token: a ca
 may be replaced at any step. Layers alternate between sliding windows and full attention.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 from floatlens.models.family import Config, Family, positive, register_family
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
-
-def native(config: Config) -> PreTrainedConfig:
+def native(config: Config) -> Any:
     from transformers import DiffusionGemmaConfig
 
     block_length(config)

@@ -1,21 +1,12 @@
 """Dream (Dream-org/Dream-v0-Base-7B, -Instruct, Dream-Coder, DiffuCoder): Qwen2, made bidirectional, logits shifted."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING
-
-from floatlens.models.family import Config, Family, decoder, number, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from floatlens.models.family import Config, Family, decoder, register_family
 
 
-def native(config: Config) -> PreTrainedConfig:
-    from transformers import Qwen2Config
-
-    scaled = {"rope_parameters": config["rope_scaling"]} if config.get("rope_scaling") else {}
-    width = number(config, "intermediate_size")
-    return decoder(Qwen2Config, config, intermediate_size=width, use_sliding_window=False, **scaled)
+def native(config: Config) -> Any:
+    return decoder("qwen2", config, "intermediate_size", "max_position_embeddings", use_sliding_window=False)
 
 
 FAMILY = register_family(

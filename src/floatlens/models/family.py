@@ -62,6 +62,7 @@ NOT_OF_THE_MODEL = (
     "architectures", "auto_map", "block_size", "debug", "dtype", "ep_size", "fuse_cross_entropy", "is_causal",
     "micro_forward", "model_type", "skip_checkpoint", "torch_dtype", "transformers_version", "use_deepep",
 )  # fmt: skip
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 MODULES = ("a2d", "diffusion_gemma", "dream", "generic", "llada", "llada2", "mamba", "nemotron", "sdar")
 FAMILIES: Registry[Family] = Registry("family", "floatlens.models", MODULES)
 
@@ -135,14 +136,6 @@ def bidirectional(native: Any, config: Config) -> Any:
     return native
 
 
-def copied(kind: str, config: Config) -> Any:
-    """The native config of a model type, made bidirectional, from a config that has all of its fields and others."""
-    from transformers import AutoConfig
-
-    fields = {name: value for name, value in config.items() if name not in NOT_OF_THE_MODEL}
-    return bidirectional(AutoConfig.for_model(kind, **fields), config)
-
-
 def refuse_other(config: Config, supported: Mapping[str, Any], way_out: str) -> None:
     """Raise an error for a config with values that the native class does not support."""
     for name, value in supported.items():
@@ -157,25 +150,28 @@ def refuse_windows(config: Config, name: str) -> None:
     expect(full, config, "layer_types", f"only 'full_attention'; {way_out}")
 
 
-def decoder(kind: Any, config: Config, *, eps: float = 1e-6, **fields: Any) -> Any:
-    """A native config of a decoder that is made bidirectional, from fields that have the names of transformers.
+def native_config(kind: str, config: Config, *numbers: str, **fields: Any) -> Any:
+    """The config of a native decoder: the fields of a published config, and `fields` in place of or besides them.
 
-    `eps` is the published default of rms_norm_eps; `fields` are those of this kind of decoder alone.
+    `numbers` are the fields that the published config must have in addition to the sizes of any decoder.
     """
-    heads, width = number(config, "num_attention_heads"), number(config, "hidden_size")
-    rope = {"rope_type": "default", "rope_theta": number(config, "rope_theta", 10000.0)}
-    usual = {
-        "hidden_size": width,
-        "num_hidden_layers": number(config, "num_hidden_layers"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": config.get("num_key_value_heads") or heads,
-        "vocab_size": number(config, "vocab_size"),
-        "rms_norm_eps": number(config, "rms_norm_eps", eps),
-        "rope_parameters": rope,
-        "max_position_embeddings": number(config, "max_position_embeddings"),
-        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
-    }
-    return bidirectional(kind(**usual | fields, **token_ids(config)), config)
+    from transformers import AutoConfig
+
+    for name in (*SIZES, *numbers):
+        number(config, name)
+    same = {name: value for name, value in config.items() if name not in NOT_OF_THE_MODEL}
+    heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    return AutoConfig.for_model(kind, **same | {"num_key_value_heads": heads} | token_ids(config) | fields)
+
+
+def decoder(kind: str, config: Config, *numbers: str, **fields: Any) -> Any:
+    """The native config of a decoder that is made bidirectional; see `native_config`."""
+    return bidirectional(native_config(kind, config, *numbers, **fields), config)
+
+
+def plain_rope(config: Config, **more: Any) -> dict[str, Any]:
+    """Rotary embeddings without scaling, with the base of a published config."""
+    return {"rope_type": "default", "rope_theta": number(config, "rope_theta", 10000.0), **more}
 
 
 def architecture(config: Config) -> str:

@@ -3,14 +3,9 @@
 LLaDA-MoE (inclusionAI/LLaDA-MoE-7B-A1B) has the same model type; it is recognised by the experts in its config.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING
-
-from floatlens.models.family import Config, Family, decoder, number, refuse_other, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from floatlens.models.family import Config, Family, decoder, number, plain_rope, refuse_other, register_family
 
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
 LAYER = r"model.layers.\1."
@@ -49,12 +44,11 @@ def is_llada(config: Config) -> bool:
     return config.get("model_type") == "llada" and "num_experts" not in config
 
 
-def native_llada(config: Config) -> PreTrainedConfig:
-    from transformers import LlamaConfig
-
+def native_llada(config: Config) -> Any:
     refuse_other(config, PLAIN, "use a checkpoint in the published layout")
     heads, width = number(config, "n_heads"), number(config, "d_model")
     named = {
+        "rms_norm_eps": 1e-5,
         **config,
         "hidden_size": width,
         "num_hidden_layers": number(config, "n_layers"),
@@ -65,29 +59,26 @@ def native_llada(config: Config) -> PreTrainedConfig:
         "tie_word_embeddings": config.get("weight_tying", False),
     }
     inner = config.get("mlp_hidden_size") or number(config, "mlp_ratio") * width
-    return decoder(LlamaConfig, named, eps=1e-5, intermediate_size=inner)
+    return decoder("llama", named, intermediate_size=inner, rope_parameters=plain_rope(config))
 
 
 def is_moe(config: Config) -> bool:
     return config.get("model_type") in ("llada", "llada_moe") and "num_experts" in config
 
 
-def native_moe(config: Config) -> PreTrainedConfig:
+def native_moe(config: Config) -> Any:
     """Qwen3-MoE, made bidirectional; its routing weights are not renormalised."""
-    from transformers import Qwen3MoeConfig
-
-    width, heads = number(config, "hidden_size"), number(config, "num_attention_heads")
     expert = config.get("expert_intermediate_size") or number(config, "moe_intermediate_size")
     return decoder(
-        Qwen3MoeConfig,
-        {"max_position_embeddings": 4096, **config},
-        eps=1e-5,
-        head_dim=config.get("head_dim") or width // heads,
+        "qwen3_moe",
+        {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, **config},
+        "num_experts",
+        "num_experts_per_tok",
+        head_dim=config.get("head_dim") or number(config, "hidden_size") // number(config, "num_attention_heads"),
         intermediate_size=config.get("dense_intermediate_size") or config.get("intermediate_size") or expert,
         moe_intermediate_size=expert,
-        num_experts=number(config, "num_experts"),
-        num_experts_per_tok=number(config, "num_experts_per_tok"),
         norm_topk_prob=bool(config.get("norm_topk_prob") or False),
+        rope_parameters=plain_rope(config),
     )
 
 

@@ -5,15 +5,10 @@ mask token nor the block length: both are defaults of the published `generate`. 
 is the same model with a sampler that edits written tokens; if its config is that of LLaDA2.0, pass the family "llada2.1".
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
-from floatlens.models.family import Config, Family, decoder, expect, number, refuse_other, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from floatlens.models.family import Config, Family, decoder, expect, number, plain_rope, refuse_other, register_family
 
 MASK, END, BLOCK_LENGTH = 156895, 156892, 32  # defaults of the published generate()
 
@@ -29,42 +24,33 @@ SPLITS = {"attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", 
 # Variants that GLM-4-MoE does not support; a checkpoint that uses one is rejected. Other fields of the
 # published config (norm_head, rotary_dim, router_dtype, use_rmsnorm, norm_topk_prob) are not read by its own code either.
 PLAIN = {"use_bias": False, "score_function": "sigmoid", "rope_scaling": None, "use_sliding_window": False}
+NUMBERS = (
+    "first_k_dense_replace", "intermediate_size", "max_position_embeddings", "moe_intermediate_size", "rope_theta",
+    "routed_scaling_factor",
+)  # fmt: skip
 WITHOUT_BIAS = "the native GLM-4-MoE class has no such option; use a checkpoint without it, such as the published ones"
 
 
-def native(config: Config) -> PreTrainedConfig:
-    from transformers import Glm4MoeConfig
-
-    if "use_bias" not in config:  # the default of the published class is True
-        config = {**config, "use_bias": True}
-    refuse_other(config, PLAIN, WITHOUT_BIAS)
+def native(config: Config) -> Any:
+    refuse_other({"use_bias": True, **config}, PLAIN, WITHOUT_BIAS)  # the default of the published class is True
     shared = number(config, "num_shared_experts")
     expect(shared >= 1, config, "num_shared_experts", "1 or more, since every GLM-4-MoE layer has a shared expert")
     check_groups(config)
-    width, heads, per_token = (
-        number(config, name) for name in ("hidden_size", "num_attention_heads", "num_experts_per_tok")
-    )
-    known = {
-        "mask_token_id": MASK if number(config, "vocab_size") > MASK else None,
-        "eos_token_id": END if number(config, "vocab_size") > END else None,
-        **{name: value for name, value in config.items() if value is not None},
-    }
-    rope = {"rope_type": "default", "rope_theta": number(config, "rope_theta")}
-    same = ("intermediate_size", "moe_intermediate_size", "n_group", "topk_group", "routed_scaling_factor")
+    known = {"mask_token_id": MASK, "eos_token_id": END} if number(config, "vocab_size") > MASK else {}
+    known |= {name: value for name, value in config.items() if value is not None}
+    per_token = number(config, "num_experts_per_tok")
     return decoder(
-        Glm4MoeConfig,
+        "glm4_moe",
         known,
-        **{name: number(config, name) for name in (*same, "first_k_dense_replace")},
-        head_dim=config.get("head_dim") or width // heads,
-        hidden_act=config.get("hidden_act", "silu"),
+        *NUMBERS,
+        head_dim=config.get("head_dim") or number(config, "hidden_size") // number(config, "num_attention_heads"),
         n_routed_experts=number(config, "num_experts"),
         n_shared_experts=shared,
-        num_experts_per_tok=per_token,
         norm_topk_prob=per_token > 1,
         attention_bias=bool(config.get("use_qkv_bias", False)),
         use_qk_norm=bool(config.get("use_qk_norm", True)),
-        rope_parameters=rope | {"partial_rotary_factor": number(config, "partial_rotary_factor", 1.0)},
-        num_mtp_layers=0,
+        rope_parameters=plain_rope(config, partial_rotary_factor=number(config, "partial_rotary_factor", 1.0)),
+        num_nextn_predict_layers=0,
     )
 
 

@@ -6,14 +6,9 @@ Mamba-2, with `"model_type": "bimamba"` and `"mixer": "mamba"` or `"mamba2"`; it
 below `backbone.layers.N.mixer.mamba_fwd` and `mamba_rev`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from floatlens.models.family import Config, Family, expect, register_family
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 TYPES = ("mamba", "mamba2")
 
@@ -26,13 +21,13 @@ def with_heads(kind: type, config: Config, directions: int = 1) -> Any:
     return made
 
 
-def native_mamba(config: Config) -> PreTrainedConfig:
+def native_mamba(config: Config) -> Any:
     from transformers import Mamba2Config, MambaConfig
 
     return with_heads(Mamba2Config if config["model_type"] == "mamba2" else MambaConfig, config)
 
 
-def native_bimamba(config: Config) -> PreTrainedConfig:
+def native_bimamba(config: Config) -> Any:
     from floatlens.models.bimamba_network import BiMamba2Config, BiMambaConfig
 
     mixer = config.get("mixer")

@@ -4,23 +4,13 @@ One set of weights writes both ways: the family `nemotron` denoises a block on a
 `nemotron-arm` appends tokens. The config does not tell them apart: `fl.load(name, mode="arm")` chooses the second.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from floatlens.errors import FloatLensError
 from floatlens.models import family
-from floatlens.models.family import Config, Family, expect, number, register_family
+from floatlens.models.family import Config, Family, expect, register_family
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
-SAME = (
-    "attention_dropout", "head_dim", "hidden_act", "hidden_size", "initializer_range", "intermediate_size",
-    "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "num_key_value_heads", "rms_norm_eps",
-    "rope_parameters", "tie_word_embeddings", "vocab_size",
-)  # fmt: skip
 ROPE = (
     "beta_fast", "beta_slow", "factor", "llama_4_scaling_beta", "mscale", "mscale_all_dim",
     "original_max_position_embeddings", "rope_theta", "rope_type", "type",
@@ -32,25 +22,20 @@ def block_length(config: Config) -> int:
     return family.positive(config, "block_size", 32)
 
 
-def causal(config: Config) -> PreTrainedConfig:
+def causal(config: Config) -> Any:
     """The native config of the autoregressive model."""
-    from transformers import Ministral3Config
-
     expected = {"dlm_paradigm": "bidirectional", "attention_bias": False, "mlp_bias": False, "sliding_window": None}
     family.refuse_other(config, expected, "use a published checkpoint of the bidirectional paradigm")
-    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
-        number(config, name)
     rope = config.get("rope_parameters")
     expect(isinstance(rope, dict), config, "rope_parameters", "an object")
     if unknown := [name for name in rope or () if name not in ROPE]:
         raise FloatLensError(f"config.json: field 'rope_parameters' has {unknown[0]!r}, which is not supported")
-    return Ministral3Config(**{name: config[name] for name in SAME if name in config}, **family.token_ids(config))
+    return family.native_config("ministral3", config)
 
 
-def native(config: Config) -> PreTrainedConfig:
+def native(config: Config) -> Any:
     block_length(config)
-    made: PreTrainedConfig = family.bidirectional(causal(config), config)
-    return made
+    return family.bidirectional(causal(config), config)
 
 
 FAMILY = register_family(

@@ -1,33 +1,25 @@
 """SDAR (JetLM/SDAR-1.7B-Chat and siblings): Qwen3, made block-causal, same keys; SDAR-MoE (JetLM/SDAR-30B-A3B-Chat and
 siblings): the same of Qwen3-MoE, decoded as SDAR."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
-from floatlens.models.family import Config, Family, copied, number, positive, refuse_windows, register_family
+from floatlens.models.family import Config, Family, decoder, positive, refuse_windows, register_family
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
-NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 # The class defaults of the published config and of transformers differ, so each of these must be in the file.
-NEEDED_MOE = (*NEEDED, "moe_intermediate_size", "num_experts", "num_experts_per_tok")
+EXPERTS = ("moe_intermediate_size", "num_experts", "num_experts_per_tok")
 
 
 def block_length(config: Config) -> int:
     return positive(config, "block_size", 4)
 
 
-def native(config: Config) -> PreTrainedConfig:
-    kind, needed = ("qwen3_moe", NEEDED_MOE) if config.get("model_type") == "sdar_moe" else ("qwen3", NEEDED)
+def native(config: Config) -> Any:
     refuse_windows(config, "SDAR")
     block_length(config)
-    for name in needed:
-        number(config, name)
-    made: PreTrainedConfig = copied(kind, config)
-    return made
+    if config.get("model_type") == "sdar_moe":
+        return decoder("qwen3_moe", config, *EXPERTS)
+    return decoder("qwen3", config)
 
 
 SDAR = register_family(

@@ -11,13 +11,11 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatlens.errors import FloatLensError
 from floatlens.models.checkpoint import Checkpoint, download, one_line, read_json
-from floatlens.models.family import is_number
 from floatlens.models.quiet import quietly
 
 if TYPE_CHECKING:
@@ -31,52 +29,25 @@ LARGEST_FILE = 200 << 20
 LARGEST_ID = 1 << 21  # of an added token: some classes fill the numbers below it with placeholders
 
 
-def _is_token(value: Any) -> bool:
-    """Text, a flag such as add_bos_token, or the fields of transformers' AddedToken."""
-    if isinstance(value, dict):
-        known = {"__type", "content", "lstrip", "rstrip", "normalized", "single_word", "special", "id"}
-        return isinstance(value.get("content"), str) and value.keys() <= known
-    return isinstance(value, str | bool)
-
-
-def _is_tokens(value: Any) -> bool:
-    tokens = list(value.values()) if isinstance(value, dict) else value
-    return isinstance(tokens, list) and all(map(_is_token, tokens))
-
-
-def _is_added(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        re.fullmatch(r"\d{1,7}", key) and int(key) < LARGEST_ID and isinstance(token, dict) and _is_token(token)
-        for key, token in value.items()
-    )
-
-
-def _is_template(value: Any) -> bool:
-    if isinstance(value, list):  # several templates, as older versions of transformers wrote them
-        value = {str(i): one.get("template") if isinstance(one, dict) else one for i, one in enumerate(value)}
-    return all(isinstance(one, str) for one in (value.values() if isinstance(value, dict) else [value]))
-
-
-# The fields of tokenizer_config.json that reach a tokenizer's class; none of them names a file.
-FIELDS: dict[str, Callable[[Any], bool]] = {
+TOKEN = (str, bool, {"content": str})  # text, a flag such as add_bos_token, or the fields of transformers' AddedToken
+# The fields of tokenizer_config.json that reach a tokenizer's class, none of which names a file, and what they may be (see
+# `untrusted.matches`).
+FIELDS: dict[str, Any] = {
     **dict.fromkeys(
         ("errors", "language", "padding_side", "source_lang", "src_lang", "target_lang", "task", "tgt_lang",
-         "token_type_ids_pattern", "tokenizer_class", "truncation_side", "wordpieces_prefix"),
-        lambda value: isinstance(value, str)),
+         "token_type_ids_pattern", "tokenizer_class", "truncation_side", "wordpieces_prefix"), str),
     **dict.fromkeys(
         ("add_prefix_space", "clean_text", "clean_up_tokenization_spaces", "do_basic_tokenize", "do_lower_case",
          "do_lowercase", "do_lowercase_and_remove_accent", "fix_mistral_regex", "keep_accents", "legacy",
          "legacy_behaviour", "normalize", "remove_space", "spaces_between_special_tokens", "split_by_punct",
          "split_special_tokens", "strip_accents", "tokenize_chinese_chars", "trim_offsets", "use_default_system_prompt"),
-        lambda value: isinstance(value, bool)),
-    **dict.fromkeys(("extra_ids", "offset", "unk_id"), lambda value: is_number(value) and 0 <= value <= 10_000),
-    **dict.fromkeys(
-        ("model_input_names", "never_split"),
-        lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)),
-    **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), _is_tokens),
-    "added_tokens_decoder": _is_added,
-    "chat_template": _is_template,
-    "model_max_length": is_number,
+        bool),
+    **dict.fromkeys(("extra_ids", "offset", "unk_id"), range(10_001)),
+    **dict.fromkeys(("model_input_names", "never_split"), [str]),
+    **dict.fromkeys(("additional_special_tokens", "extra_special_tokens"), ([TOKEN], {str: TOKEN})),
+    "added_tokens_decoder": {str: {"content": str}},
+    "chat_template": (str, {str: str}, [{"template": str}]),
+    "model_max_length": (int, float),
 }  # fmt: skip
 
 
@@ -136,12 +107,17 @@ def copy_clean(folder: Path, target: Path, config: dict[str, Any]) -> None:
 
 def _clean(fields: dict[str, Any], path: Path) -> dict[str, Any]:
     """The allowed fields; raise an error for an allowed field of the wrong type."""
+    from floatlens.untrusted import matches  # which imports pandas
+
     found = {}
     for name, value in fields.items():
-        allows = FIELDS.get(name) or (_is_token if name.endswith("_token") else None)
-        if allows is None or value is None:
+        schema = FIELDS.get(name) or (TOKEN if name.endswith("_token") else None)
+        if schema is None or value is None:
             continue
-        if not allows(value):
+        ids = value if name == "added_tokens_decoder" else ()
+        if not matches(value, schema) or not all(
+            re.fullmatch(r"\d{1,7}", id_) and int(id_) < LARGEST_ID for id_ in ids
+        ):
             raise FloatLensError(f"{path}: field {name!r} has the unexpected value {repr(value)[:100]}")
         found[name] = value
     return found

@@ -41,7 +41,7 @@ from floatlens.findings.spelling import count, percent
 from floatlens.findings.window import attend, numbers_of, reason_against
 from floatlens.keywords import TrackKeywords
 from floatlens.lens import Lens
-from floatlens.models.adapter import CONFIG, read_tensors
+from floatlens.models.adapter import CONFIG, WEIGHTS, read_safetensors
 from floatlens.models.checkpoint import Checkpoint, find, split_name
 from floatlens.models.describe import shape
 from floatlens.models.family import FAMILIES
@@ -236,7 +236,7 @@ def check_series(specs: Sequence[str], load: Load, skip_broken: bool) -> tuple[l
             if checkpoint.folder is not None:
                 check_weights(checkpoint)
             if checkpoint.adapter is not None:
-                read_tensors(checkpoint.adapter)
+                read_safetensors(checkpoint.adapter / WEIGHTS)
         except FloatLensError as error:
             broken[spec] = str(error)
         else:

@@ -20,7 +20,7 @@ from floatlens.attention.call import Inputs, PositionLayout, visible
 from floatlens.attention.prompt_batch import PromptBatch
 from floatlens.attention.session import Results, Session
 from floatlens.data.prompt import Prompt
-from floatlens.decode.network import ForwardPass, current_pass, enter_pass, leave_pass
+from floatlens.decode.network import CURRENT, ForwardPass, current_pass
 from floatlens.decode.step import Step
 from floatlens.errors import FloatLensError
 from floatlens.models.family import Family
@@ -272,7 +272,7 @@ class Observation:
         ids, mask = given[name], given.get("attention_mask")
         cache: Any = given.get("past_key_values")
         if self.own_cache and current_pass() is None:
-            self.waiting, self.token = (ids, mask), enter_pass(ForwardPass.appended(ids, 0))
+            self.waiting, self.token = (ids, mask), CURRENT.set(ForwardPass.appended(ids, 0))
             self.session.first_call = self._first_call
         else:
             self._enter(ids, int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0, mask)
@@ -290,7 +290,7 @@ class Observation:
         """Start the pass that was waiting; keys that no row sees at an end of the sequence are padding."""
         assert self.waiting is not None and self.token is not None
         (ids, mask), self.waiting = self.waiting, None
-        leave_pass(self.token)
+        CURRENT.reset(self.token)
         self.token = None
         if mask is None and seen_BT is not None:
             first, place = seen_BT.int().argmax(1, keepdim=True), torch.arange(seen_BT.shape[1], device=seen_BT.device)
@@ -303,7 +303,7 @@ class Observation:
         forward = current_pass()
         if forward is None:
             forward = self._pass(ids, start)
-            self.token = enter_pass(forward)
+            self.token = CURRENT.set(forward)
         tokens_BT = forward.tokens_BT.detach()
         if self._begins(tokens_BT):
             self._new_generation(tokens_BT)
@@ -437,7 +437,7 @@ class Observation:
     def _close(self) -> None:
         """Abandon the pass that has started, if there is one."""
         if self.token is not None:
-            leave_pass(self.token)
+            CURRENT.reset(self.token)
         self.open = self.token = self.waiting = self.session.first_call = None
         self._pause(True)
 

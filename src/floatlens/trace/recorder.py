@@ -434,7 +434,7 @@ class Watch(Iterator[tuple[Step, Results]]):
             "attention": lens.family.attention,
             "cached": int(lens.family.cached),
             "sampler": lens.sampler if batch.scripts is None else replay.NAME,
-            "settings": settings.asdict(),
+            "settings": asdict(settings),
             "seed": settings.seed,
             "implementation": self.session.used,
             "interventions": self.interventions,

@@ -65,14 +65,10 @@ def test_the_first_sample_of_the_test_split_stays_the_same():
     assert (sample.id, sample.answers) == ("year-the-suez-crisis", ["1956"])
 
 
-def test_a_seed_changes_passages_and_a_phrasing_changes_questions():
-    plain, seeded, rephrased = (
-        list(samples("atlas", "validation", **options)) for options in ({}, {"seed": 1}, {"phrasing": 1})
-    )
+def test_a_seed_changes_passages_and_no_question():
+    plain, seeded = (list(samples("atlas", "validation", **options)) for options in ({}, {"seed": 1}))
     assert [s.question for s in plain] == [s.question for s in seeded]
     assert sum(a.passages != b.passages for a, b in zip(plain, seeded, strict=True)) > 0.9 * len(plain)
-    assert all(a.question != b.question for a, b in zip(plain, rephrased, strict=True))
-    assert [s.passages for s in plain] == [s.passages for s in rephrased]
 
 
 def test_the_gold_stands_at_every_place_about_equally_often():
