@@ -89,7 +89,7 @@ def command(
     sources = open_sources(names, reading, ())
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.evaluation.loop import Experiment, Journal, run_experiments
+    from floatlens.evaluation.loop import Experiment, run_experiments
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store.folder import RunFolder
@@ -118,7 +118,7 @@ def command(
     options = reading, sampling, loading, running
     kept = {"data": names, "recording": recording, "order": order, **recorded(asked)}
     with shared.experiment("trace", [model], sources, out, options, **kept) as (found, folder, loop):
-        records, _ = run_experiments([job], journal=Journal(folder), **loop)
+        records, _ = run_experiments([job], folder=folder, **loop)
         failed = [record for record in records if record.error]
         count = len(records) - len(failed)
         found["results"] = [{"model": model, "data": data, "n": count, "errors": len(failed)}]

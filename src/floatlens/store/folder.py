@@ -299,9 +299,9 @@ class RunFolder:
             yield name, Result.from_bytes(content, name)
 
     def recover(self) -> None:
-        """Repair an interrupted run: remove partial files, and move broken results to `broken/`.
+        """Repair an interrupted run: remove partial files and errors, and move broken results to `broken/`.
 
-        A result with a broken trace is moved with it; both are computed again.
+        A result with a broken trace is moved with it; both are computed again, and what failed is tried again.
         """
         self.storage.remove_partial()
         for name, result in list(self._records()):
@@ -310,17 +310,13 @@ class RunFolder:
             if result is None or broken:
                 for each in (name, *broken):
                     self._move_to_broken(each)
+            elif result.value.get("error"):
+                self.storage.remove(name)
 
     def _move_to_broken(self, name: str) -> None:
         flat = name.replace("/", "-")
         number = sum(other.removeprefix(f"{BROKEN}/").startswith(flat) for other in self.storage.names(BROKEN))
         self.storage.move(name, f"{BROKEN}/{flat}.{number}")
-
-    def forget(self, results: Iterable[Result]) -> None:
-        """Remove results, so that they are computed again."""
-        self.check_lock()
-        for result in results:
-            self.storage.remove(result.file)
 
     # --- traces -------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import conditions, standard
-from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
+from floatlens.evaluation.loop import Experiment, FirstAsked, ModelWorker, run_experiments
 from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, Key, with_gold_at
 from floatlens.evaluation.stress import STRESSES, StressLevel, StressOptions, stress_experiments
 from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED
@@ -80,10 +80,10 @@ class ModelStudy:
     lens: Lens
     sources: Sequence[DataSource]
     folder: RunFolder
-    journal: Journal
     worker: ModelWorker
     engine: Engine | None
     watch: ProgressCallback | None
+    first: FirstAsked = field(default_factory=dict)
     rows: dict[Key, AnswerRecord] = field(default_factory=dict)
     traced: list[str] = field(default_factory=list)  # the names of the traces
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
@@ -120,9 +120,9 @@ def study_model(
             return before
         if before:
             storage.remove(PARTS)
-        worker, journal = ModelWorker(plan.load), Journal(folder, share_prompts=True)
+        worker = ModelWorker(plan.load)
         plan_with = worker.planning_lens(model, engine is None)
-        shared = ModelStudy(plan, model, plan_with, plan.sources(), folder, journal, worker, engine, watch)
+        shared = ModelStudy(plan, model, plan_with, plan.sources(), folder, worker, engine, watch)
         del plan_with
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
@@ -152,7 +152,8 @@ def ask_questions(shared: ModelStudy, part: str) -> None:
     jobs, notes = EXPERIMENTS[part](plan, shared.model, shared.sources)
     shared.notes += notes
     watch = as_one(shared.watch, f"{shared.model}, {part}", sum(job.count or 0 for job in jobs))
-    records, _ = run_experiments(jobs, shared.worker, shared.journal, engine=shared.engine, watch=watch)
+    how: dict[str, Any] = {"engine": shared.engine, "watch": watch, "first": shared.first}
+    records, _ = run_experiments(jobs, shared.worker, shared.folder, **how)
     moved = part == "traces" and plan.reading.gold_at  # asked three times, say; Table 1 counts a question once
     shared.rows.update({each.key: each for each in records if not (moved and each.condition == OPEN)})
     shared.traced += [each.trace_id for each in records if part == "traces"]
@@ -291,7 +292,6 @@ def run_replays(shared: ModelStudy) -> None:
     watch = as_one(shared.watch, f"{model}, replays", (1 + len(INSTRUCTIONS)) * len(traces))
     recording = Recording(record=("received",), detail=plan.scope.detail)
     with shared.folder_inside(REPLAYS, replays=[UNTRAINED, *INSTRUCTIONS]) as folder:
-        journal = Journal(folder)
 
         def replay(worker: ModelWorker, *variants: str) -> None:
             made = (replayed_prompt(shared.lens, trace, variant) for trace in traces for variant in variants)
@@ -299,7 +299,7 @@ def run_replays(shared: ModelStudy) -> None:
             size, count = plan.run.batch_size, len(prompts)
             job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, size, count, recording=recording)
             if prompts:
-                run_experiments([job], worker, journal, engine=shared.engine, watch=watch)
+                run_experiments([job], worker, folder, engine=shared.engine, watch=watch)
 
         replay(shared.worker, *INSTRUCTIONS)
         shared.lens, shared.worker.held = shared.worker.planning_lens(model, False), None  # no room for two
