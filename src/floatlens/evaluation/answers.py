@@ -132,10 +132,16 @@ def answers_of(source: Answers) -> pd.DataFrame:
     if isinstance(source, pd.DataFrame):
         return source
     paths = [Path(source)] if isinstance(source, str | Path) else [Path(path) for path in source]
-    tables = [_read(path) for path in paths]
-    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(NEEDED))
+    found = read_answers(paths)
     if found.empty:
         raise FloatLensError(f"{', '.join(map(str, paths)) or 'nothing'} has no answers; run floatlens eval or stress")
+    return found
+
+
+def read_answers(paths: Iterable[Path]) -> pd.DataFrame:
+    """Return the answers in files or run folders as one table, which may be empty."""
+    tables = [table for table in map(_read, paths) if len(table)]
+    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*NEEDED, "stress"])
     return found.drop_duplicates(["id", "model", "data", "condition"], keep="last").reset_index(drop=True)
 
 

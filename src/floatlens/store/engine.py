@@ -40,10 +40,6 @@ def as_one(watch: ProgressCallback | None, label: str, total: int | None) -> Pro
     return (lambda *_: advance) if advance else None
 
 
-def ignore(*_: Any) -> None:
-    """Do nothing; unlike a lambda, it can be sent to a worker."""
-
-
 class WorkerDied(FloatLensError):
     """Says how a worker ended; also the result of a job that every worker died with."""
 
@@ -60,7 +56,7 @@ class Engine:
         if workers < 1:
             raise FloatLensError(f"workers {workers} is not a positive number; use --engine local")
         self.workers, self.gpus_per_worker = workers, gpus_per_worker
-        self.progress: Callable[..., None] = ignore  # called with what a worker reports
+        self.progress: Callable[..., None] | None = None  # called with what a worker reports
         self._pool: list[Any] = []
         self._worker: Callable[[Any], Any] | None = None
         self._keep = False
@@ -123,6 +119,7 @@ class Engine:
                     if kind == READY:
                         each.ready = True
                     elif kind == PROGRESS:
+                        assert self.progress is not None
                         self.progress(*content)
                     elif kind == FAILED:
                         raise content[0]

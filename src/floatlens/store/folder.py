@@ -245,14 +245,17 @@ class RunFolder:
         self.check_lock()
         self.storage.remove_partial()  # of workers that were killed
         self.write_lines(ERRORS, self.errors())
-        self.upload()
+        if self.remote and "path" in self.__dict__:
+            self.upload(self.path)
         self.close()
 
-    def upload(self) -> None:
-        """Upload tables and figures to the URL; nothing is to be done on a disk."""
-        if self.remote and "path" in self.__dict__:
-            for path in sorted(path for path in self.path.rglob("*") if path.is_file()):
-                self.storage.write(path.relative_to(self.path).as_posix(), path.read_bytes())
+    def upload(self, local: Path) -> None:
+        """Write the tables and figures in a local folder to the URL, where results, traces and models' runs are already."""
+        self.check_lock()
+        for path in sorted(path for path in local.rglob("*") if path.is_file()):
+            name = path.relative_to(local).as_posix()
+            if name not in (MANIFEST, LOCK) and name.partition("/")[0] not in (RESULTS, SAMPLES, "models"):
+                self.storage.write(name, path.read_bytes())
 
     def __enter__(self) -> RunFolder:
         return self
