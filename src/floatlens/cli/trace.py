@@ -114,7 +114,7 @@ def command(
     for prompt in prompts:
         chosen.fits(len(prompt.ids), lens.context_length)
     how: dict[str, Any] = {"recording": recording, "interventions": tuple(asked.intervention or ())}
-    job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, len(samples), **how)
+    job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, **how)
     options = reading, sampling, loading, running
     kept = {"data": names, "recording": recording, "order": order, **recorded(asked)}
     with shared.experiment("trace", [model], sources, out, options, **kept) as (found, folder, loop):

@@ -60,14 +60,18 @@ class Ablation(Experiment):
     conditions: tuple[Condition, ...] = ()
 
     @property
+    def count(self) -> int | None:
+        return None if (questions := super().count) is None else questions * len(self.conditions)
+
+    @property
     def key(self) -> Key:
         return self.model, self.data
 
     def records(self, lens: Lens, sample: Sample, prompt: Prompt | None, error: str | None) -> list[AnswerRecord]:
         found = []
         for each in self.conditions:
-            names = {"model": self.model, "data": self.data, "condition": each.name, "kind": lens.family.kind}
-            names |= {"intervention": each.intervention, "of": each.of}
+            names: dict[str, Any] = {"model": self.model, "data": self.data, "condition": each.name}
+            names |= {"kind": lens.family.kind, "intervention": each.intervention, "of": each.of}
             numbers = {"role": each.role, "group": each.group, "dose": each.dose, "control_seed": each.seed}
             numbers |= dict.fromkeys(("agreement", "kl", "gold_nll", "ended", "well_formed"))
             found.append(AnswerRecord.before(sample, prompt, error, **names, numbers=numbers))
@@ -105,7 +109,10 @@ class Baseline:
             )
         self.lens, self.settings = lens, lens.settings_of((), sampling)
         self.batch = lens._batch([case.prompt for case in cases if case.prompt is not None], self.settings)
-        self.gold = [gold_ids(lens, case.record.gold, self.settings.max_new_tokens) for case in cases]
+        tokenizer, most = lens.tokenizer, self.settings.max_new_tokens
+        assert tokenizer is not None  # it made the prompts
+        golds = [case.record.gold[0] if case.record.gold else "" for case in cases]
+        self.gold = [tokenizer(gold, add_special_tokens=False)["input_ids"][:most] for gold in golds]
         with holding(lens):
             self.steps = list(lens.steps(self.batch, self.settings))
             self.answers = lens.finish(self.batch, self.settings, self.steps)
@@ -142,13 +149,6 @@ class Baseline:
                 if position < len(self.answers[row].ids) + int(self.answers[row].ended):
                     found[row, position] = logits_BNV[row, column - first].float().clone()
         return found
-
-
-def gold_ids(lens: Lens, answers: Sequence[str], most: int) -> list[int]:
-    """Return the tokens of the first gold answer, at most `most`."""
-    if not answers or lens.tokenizer is None:
-        return []
-    return [int(i) for i in lens.tokenizer(answers[0], add_special_tokens=False)["input_ids"]][:most]
 
 
 def replay(
@@ -235,8 +235,7 @@ def ablate(
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
             size = 1 if lens.rows_wait else run.batch_size  # conditions are compared step by step
             for data, questions in named.items():
-                how: dict[str, Any] = {"count": len(questions) * len(chosen), "conditions": tuple(chosen)}
-                yield Ablation(name, data, "ablation", questions, sampling, reading, size, **how)
+                yield Ablation(name, data, "", questions, sampling, reading, size, conditions=tuple(chosen))
 
     return answer_all(experiments(), worker, folder, engine=engine, watch=watch)[0]
 

@@ -119,9 +119,9 @@ def answers_table(records: Sequence[AnswerRecord]) -> pd.DataFrame:
     names = [each.name for each in fields(AnswerRecord) if each.name not in ("prompt", "numbers")]
     rows = [{name: getattr(record, name) for name in names} | record.numbers for record in records]
     table = pd.DataFrame(rows, columns=None if rows else names)
-    for name in table.columns.intersection(NUMBERS):
+    for name in table.columns.intersection([*NUMBERS]):
         table[name] = pd.to_numeric(table[name], errors="coerce").astype("float64")
-    for name in table.columns.intersection(COUNTS):
+    for name in table.columns.intersection([*COUNTS]):
         table[name] = table[name].astype("Int64")
     table["error"] = table["error"].astype(object).where(table["error"].notna(), None)
     return table

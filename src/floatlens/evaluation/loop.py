@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -57,10 +57,14 @@ class Experiment:
     sampling: Sampling = Sampling()
     reading: Data = Data()  # the words in which questions are put
     batch_size: int = Run.batch_size
-    count: int | None = None  # number of results, if known
     labels: dict[str, Any] = field(default_factory=dict)  # further columns of the answers, such as stress and level
     recording: Recording | None = None  # to keep also the trace of every answer
     interventions: tuple[str, ...] = ()  # texts of the active ones
+
+    @property
+    def count(self) -> int | None:
+        """The number of results, if it is known before the samples are read."""
+        return len(self.samples) if isinstance(self.samples, Sized) else None
 
     @property
     def key(self) -> Key:
@@ -158,7 +162,8 @@ class ModelWorker:
         """Compute a batch, and save its traces; returns the missing results, each with the checksums of its traces, and
         the time in seconds without loading the model."""
         experiment, lens = batch.experiment, self.lens(batch.experiment.model)
-        began, found = time.perf_counter(), []
+        began = time.perf_counter()
+        found: list[tuple[AnswerRecord, Checksums]] = []
         made: list[Any] = self.retry(lambda cases: experiment.decode(self, cases), batch.cases)
         for (record, _), result in zip(batch.cases, made, strict=True):
             if record.key not in batch.missing:
@@ -243,15 +248,16 @@ def run_experiments(
     watch: called with the name and the number of results of each; returns a function that is called per result.
     first: to answer a prompt that several questions share only once; keep it for the next experiments in the folder.
     """
-    results = folder.results() if folder is not None else ()
-    found = {result.key: AnswerRecord.from_result(result.key, result.value) for result in results}
+    there = folder.results() if folder is not None else []
+    found = {result.key: AnswerRecord.from_result(result.key, result.value) for result in there}
     keys: list[Key] = []  # of all results
     advance: dict[Key, Callable[[], None]] = {}  # by experiment
     copies: list[tuple[AnswerRecord, Key]] = []  # results of a prompt that another question has, and that one's key
     seconds: defaultdict[Key, float] = defaultdict(float)  # of work, by experiment; all workers share it
     computed: Counter[Key] = Counter()
-    for about in [about for about, (key, _) in (first or {}).items() if key not in found]:  # work that was lost
-        del first[about]
+    if first is not None:
+        for about in [about for about, (key, _) in first.items() if key not in found]:  # work that was lost
+            del first[about]
 
     def add(record: AnswerRecord, checksums: Checksums | None = None) -> None:
         found[record.key] = record
@@ -285,10 +291,10 @@ def run_experiments(
                 missing, prompts = set[Key](), dict[str, Prompt]()
                 for record, prompt in (case for several in cases.values() for case in several):
                     keys.append(record.key)
-                    there, copied = found.get(record.key), None if prompt is None else origin(record, experiment)
+                    known, copied = found.get(record.key), None if prompt is None else origin(record, experiment)
                     if prompt is not None and copied is None:
                         prompts[record.id] = prompt
-                    if there is not None and there.prompt == record.prompt:
+                    if known is not None and known.prompt == record.prompt:
                         done()
                     elif prompt is None:  # it cannot be asked: the reason is its result
                         add(record)

@@ -45,6 +45,11 @@ def table1(results: Sequence[Mapping[str, Any]], averages: Sequence[Mapping[str,
     return pd.DataFrame([[row[key] for key in index] for row in rows.values()], list(rows), index, dtype=float)
 
 
+def heads(table: pd.DataFrame) -> list[Any]:
+    """Return the columns as (data set, score)."""
+    return list(table.columns)
+
+
 def cells(table: pd.DataFrame, bold: str) -> pd.DataFrame:
     """Return the texts of Table 1 by data set and score; `bold` is the form of the best of a column.
 
@@ -53,7 +58,7 @@ def cells(table: pd.DataFrame, bold: str) -> pd.DataFrame:
     ['50.00', '**70.00 (+20.00)**']
     """
     found = {}
-    for name, short in (key for key in table if key[1] in COLUMNS.values()):
+    for name, short in (key for key in heads(table) if key[1] in COLUMNS.values()):
         values = table[name, short]
         texts = [f"{value:.2f}" for value in values]
         texts = [t if g != g else f"{t} ({g:+.2f})" for t, g in zip(texts, table[name, short + GAIN], strict=True)]
@@ -66,7 +71,7 @@ def cells(table: pd.DataFrame, bold: str) -> pd.DataFrame:
 def terminal(table: pd.DataFrame) -> list[Table]:
     """Return one table per data set for the terminal, with the number of answers."""
     texts, tables = cells(table, "[bold]{}[/bold]"), []
-    for data in dict.fromkeys(name for name, _ in table):
+    for data in dict.fromkeys(name for name, _ in heads(table)):
         title = f"{data}: scores in %, best in bold, gain from passages in brackets, n answered questions"
         shown = Table("model", title=escape(title))
         for head in (*COLUMNS.values(), "n"):
@@ -80,15 +85,15 @@ def terminal(table: pd.DataFrame) -> list[Table]:
 def files(table: pd.DataFrame) -> dict[str, str]:
     """Return Table 1 as the contents of table1.md, table1.tex (for LaTeX's package booktabs) and table1.csv."""
     texts = cells(table, "**{}**")
-    names = [" ".join(key) for key in texts]
+    names = [" ".join(key) for key in heads(texts)]
     lines = [["model", *names], ["---", *["---:"] * len(names)], *([name, *row] for name, *row in texts.itertuples())]
     markdown = "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
 
     style = cells(table, r"\textbf{{{}}}").replace("–", "--").style
     latex = style.format_index(escape="latex").format_index(escape="latex", axis=1)
 
-    numbers = table[[key for key in table if key[1] != "n"]]
-    numbers.columns = [_harmless(" ".join(key)) for key in numbers]
+    numbers = table[[key for key in heads(table) if key[1] != "n"]]
+    numbers.columns = [_harmless(" ".join(key)) for key in heads(numbers)]
     csv = numbers.rename(_harmless).to_csv(float_format="%.4f", index_label="model", lineterminator="\n")
     return {
         "table1.md": markdown,

@@ -274,7 +274,7 @@ def run_all(
     own process.
     """
     if min(jobs, len(tasks)) < 2:
-        return [_call(function, watch, task) for task in tasks]
+        return [_call(function, watch, job) for job in enumerate(tasks)]
     engine = Engine(min(jobs, len(tasks)))
     bars: dict[str, Callable[[], None]] = {}
 
@@ -286,19 +286,16 @@ def run_all(
             bars[name]()
 
     engine.progress = show
-    found = {number: result for (number, _), result in engine.run(partial(_call_in_worker, function), enumerate(tasks))}
+    work = partial(_call, function, _send_progress)
+    found = {number: result for (number, _), result in engine.run(work, enumerate(tasks))}
     return [found[number] for number in range(len(tasks))]
 
 
-def _call(function: Callable[..., Any], watch: ProgressCallback | None, task: tuple[Any, ...]) -> Any:
+def _call(function: Callable[..., Any], watch: ProgressCallback | None, job: tuple[int, tuple[Any, ...]]) -> Any:
     try:
-        return function(*task, watch=watch)
+        return function(*job[1], watch=watch)
     except Exception as error:  # returned as a value, so that the other tasks go on
         return sendable(error)
-
-
-def _call_in_worker(function: Callable[..., Any], job: tuple[int, tuple[Any, ...]]) -> Any:
-    return _call(function, _send_progress, job[1])
 
 
 def _send_progress(label: str, total: int | None) -> Callable[[], None]:

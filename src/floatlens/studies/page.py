@@ -33,7 +33,6 @@ from floatlens.stats import DEPENDS, FAILS, HOLDS, INCONCLUSIVE, NOT_TESTABLE, V
 from floatlens.studies.analyse import Section
 from floatlens.studies.sentences import say_aloud, say_primary
 
-TEMPLATE, STYLE, SCRIPT = "report.html", "report.css", "report.js"
 MOST_OPEN = 10  # a report with more sections shows no figure open: their headings, questions and sentences stay
 MOST_SEEN = 4  # sentences beside a figure; the others are folded
 ROOM = 1_500_000  # maximum characters of a figure's data; more than 300,000 rows of a heat map
@@ -80,12 +79,12 @@ def render(
 ) -> str:
     """Return the report as HTML; `folder` has the sections' figures and that of the first screen (`opening`)."""
     templates = files("floatlens.studies") / "templates"
-    style, script = ((templates / name).read_text(encoding="utf-8") for name in (STYLE, SCRIPT))
+    style, script = ((templates / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     claims = [claim for section in sections for claim in section.claims]
     correct_primary(claims)
     return (
         _environment()
-        .get_template(TEMPLATE)
+        .get_template("report.html")
         .render(
             about=about,
             opening=_figure(opening, folder, "The same scale for both maps.") if opening else None,

@@ -121,9 +121,9 @@ def study_model(
         if before:
             storage.remove(PARTS)
         worker = ModelWorker(plan.load)
-        plan_with = worker.planning_lens(model, engine is None)
-        shared = ModelStudy(plan, model, plan_with, plan.sources(), folder, worker, engine, watch)
-        del plan_with
+        shared = ModelStudy(
+            plan, model, worker.planning_lens(model, engine is None), plan.sources(), folder, worker, engine, watch
+        )
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
         for name in plan.parts:
@@ -196,8 +196,7 @@ def stress_tests(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> 
 def _experiment(
     plan: StudyPlan, model: str, source: DataSource, condition: str, samples: Sequence[Sample]
 ) -> Experiment:
-    size = plan.run.batch_size
-    return Experiment(model, source.label, condition, samples, plan.sampling, plan.reading, size, len(samples))
+    return Experiment(model, source.label, condition, samples, plan.sampling, plan.reading, plan.run.batch_size)
 
 
 def stress_levels(
@@ -296,8 +295,8 @@ def run_replays(shared: ModelStudy) -> None:
         def replay(worker: ModelWorker, *variants: str) -> None:
             made = (replayed_prompt(shared.lens, trace, variant) for trace in traces for variant in variants)
             prompts = [prompt for prompt in made if prompt is not None]
-            size, count = plan.run.batch_size, len(prompts)
-            job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, size, count, recording=recording)
+            size = plan.run.batch_size
+            job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, size, recording=recording)
             if prompts:
                 run_experiments([job], worker, folder, engine=shared.engine, watch=watch)
 

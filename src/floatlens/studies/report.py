@@ -47,18 +47,17 @@ def make(
     out: Path,
     *,
     sections: Sequence[Section] | None = None,
-    drawn: Path | None = None,
     jobs: int = 1,
     watch: ProgressCallback | None = None,
 ) -> Path:
     """Write the report of run folders to one HTML file.
 
-    `sections`, with their figures under `drawn`, are built from the runs unless given.
+    `sections`, with their figures beside the file, are built from the runs unless given.
     """
     homes = [folder.path for run in runs for folder in model_runs(run)]
     header = about(runs, homes)
     with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
-        target = drawn or Path(temporary)
+        target = out.parent if sections is not None else Path(temporary)
         if sections is None:
             sections = analyse_runs(runs, homes, header, target, jobs, watch)
         shown = shown_traces(homes)

@@ -156,7 +156,7 @@ def run_study(
         made.seconds = time.monotonic() - began
         folder.check_lock()
         write_results(made, answers_in(runs), {each["model"]: each["seconds"] for each in statuses})
-        make([local], local / REPORT, sections=sections, drawn=local)
+        make([local], local / REPORT, sections=sections)
         if folder.remote:
             folder.upload(local)
         folder.finish()
@@ -253,7 +253,7 @@ def _seconds_per_question(job: Experiment, worker: ModelWorker) -> float:
     """The time of one question, or per question of a batch if one is quick."""
     for count in (1, job.batch_size):
         samples = list(islice(job.samples, count))
-        seconds = _timed(run_experiments, [replace(job, samples=samples, count=len(samples))], worker)
+        seconds = _timed(run_experiments, [replace(job, samples=samples)], worker)
         if seconds > ENOUGH:
             break
     return seconds / len(samples)

@@ -73,7 +73,7 @@ def run_texts(shared: ModelStudy) -> None:
             jobs = []
             for condition, several in by_condition.items():
                 samples: list[Any] = list(several.items())
-                jobs.append(TextExperiment(model, label(source), condition, samples, batch_size=1, count=len(samples)))
+                jobs.append(TextExperiment(model, label(source), condition, samples, batch_size=1))
             watch = as_one(shared.watch, f"{model}, texts {why}", sum(map(len, by_condition.values())))
             return run_experiments(jobs, shared.worker, folder, engine=shared.engine, watch=watch)[0]
 

@@ -141,9 +141,9 @@ def track(
                         shown = {}
                         if id_ == next(iter(texts)):  # the explorer shows it side by side, in this order
                             begin = f"{str(trace.data.attrs['prompt'])[:60]} …"
-                            data = trace.data.drop_vars("attention_mean").assign_attrs(sample_id=id_, question=begin)
+                            kept = trace.data.drop_vars("attention_mean").assign_attrs(sample_id=id_, question=begin)
                             name = f"{place:04d} {trace.model} {id_}"
-                            shown = folder.save_trace(name, Trace(data), detail="summary")
+                            shown = folder.save_trace(name, Trace(kept), detail="summary")
                         folder.put(key, done[key], shown)
             except FloatLensError as error:
                 if not skip_broken:
