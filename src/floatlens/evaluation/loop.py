@@ -369,17 +369,9 @@ def evaluate(
         words["template"] = parse(words["template"])
     batch_size = given.pop("batch_size", Run.batch_size)
     [sampling] = make(given, Sampling)
-    name = data if data is not None else str(getattr(samples, "name", "data"))
+    name, asked = data if data is not None else str(getattr(samples, "name", "data")), list(samples)
+    if twice := [id_ for id_, times in Counter(sample.id for sample in asked).items() if times > 1]:
+        raise FloatLensError(f"the id {twice[0][:80]!r} occurs twice among the samples; give each its own")
     condition = CLOSED if closed_book else OPEN
-    experiment = Experiment(lens.name, name, condition, _distinct(samples), sampling, Data(**words), batch_size)
+    experiment = Experiment(lens.name, name, condition, asked, sampling, Data(**words), batch_size)
     return answer_all([experiment], ModelWorker(lambda name: lens))[0]
-
-
-def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield the samples; raise an error if an id occurs twice, because results are stored by id."""
-    seen = set()
-    for sample in samples:
-        if sample.id in seen:
-            raise FloatLensError(f"the id {sample.id[:80]!r} occurs twice among the samples; give each its own")
-        seen.add(sample.id)
-        yield sample

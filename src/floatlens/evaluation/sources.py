@@ -109,9 +109,9 @@ def open_sources(data: Sequence[str], reading: Data = Data(), conditions: Sequen
     for source in sources:
         samples = source.samples()
         first = next(iter(samples))
-        for sample in samples if isinstance(samples, list) else [first]:
-            for position in reading.gold_at or ():
-                place_gold(sample, position)
+        list(
+            with_gold_at(samples if isinstance(samples, list) else [first], reading.gold_at)
+        )  # an error now, not later
     return sources
 
 

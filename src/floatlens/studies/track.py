@@ -136,15 +136,9 @@ def track(
                 for id_, key in keys.items():
                     if key not in done:
                         done[key], trace = measure(lens, texts[id_])
-                        if folder is None:
-                            continue
-                        shown = {}
-                        if id_ == next(iter(texts)):  # the explorer shows it side by side, in this order
-                            begin = f"{str(trace.data.attrs['prompt'])[:60]} …"
-                            kept = trace.data.drop_vars("attention_mean").assign_attrs(sample_id=id_, question=begin)
-                            name = f"{place:04d} {trace.model} {id_}"
-                            shown = folder.save_trace(name, Trace(kept), detail="summary")
-                        folder.put(key, done[key], shown)
+                        if folder is not None:
+                            shown = {} if id_ != next(iter(texts)) else _keep(folder, trace, place, id_)
+                            folder.put(key, done[key], shown)
             except FloatLensError as error:
                 if not skip_broken:
                     raise FloatLensError(f"{label}: {error}; leave it out, or pass --skip-broken") from error
@@ -158,6 +152,13 @@ def track(
         if folder is not None:
             _write(folder, found, models, broken)
     return found
+
+
+def _keep(folder: RunFolder, trace: Trace, place: int, id_: str) -> dict[str, str]:
+    """Save the trace of one text for the explorer, which shows traces of the same text side by side, in this order."""
+    begin = f"{str(trace.data.attrs['prompt'])[:60]} …"
+    data = trace.data.drop_vars("attention_mean").assign_attrs(sample_id=id_, question=begin)
+    return folder.save_trace(f"{place:04d} {trace.model} {id_}", Trace(data), detail="summary")
 
 
 def _write(folder: RunFolder, found: xr.Dataset, models: Mapping[str, Any], broken: Mapping[str, str]) -> None:
