@@ -19,13 +19,13 @@ from floatlens.data.sample import Sample
 from floatlens.evaluation.ablate import (
     MEASURES,
     Ablation,
-    AblationRecord,
     ablate,
     effects,
     gold_surprise,
     replay,
     well_formed,
 )
+from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import conditions, standard
 from floatlens.evaluation.loop import Batch
 from floatlens.findings.causes import causes
@@ -179,17 +179,13 @@ def test_what_failed_is_tried_again_when_asked(
             raise RuntimeError("the device is gone")
         return whole(lens, batch, *given)
 
-    with RunFolder.create(tmp_path / "run", {"command": "ablate"}) as folder:
-
-        def answers() -> pd.DataFrame:
-            how: dict[str, Any] = {"sampling": HOW["sampling"], "run": Run(batch_size=4), "folder": folder}
-            return ablate([lens], samples, ["soft-cap(3)"], **how)
-
-        with monkeypatch.context() as broken:
-            broken.setattr(fl.Lens, "steps", steps)
-            failed = answers()
+    with monkeypatch.context() as broken, RunFolder.create(tmp_path / "run", {"command": "ablate"}) as folder:
+        broken.setattr(fl.Lens, "steps", steps)
+        failed = ablate([lens], samples, ["soft-cap(3)"], **HOW, folder=folder)
         assert set(failed.loc[failed["error"].notna(), "id"]) == {samples[2].id} and len(folder.errors()) == 2
-        assert answers()["error"].isna().all() and not folder.errors()
+    with RunFolder.create(tmp_path / "run", {"command": "ablate"}, resume=True) as folder:
+        again = ablate([lens], samples, ["soft-cap(3)"], **HOW, folder=folder)
+        assert again["error"].isna().all() and not folder.errors()
 
 
 def test_lenses_stay_in_their_process(lenses: dict[str, fl.Lens], samples: list[Sample]) -> None:
@@ -210,8 +206,7 @@ def test_a_batch_is_taken_apart_by_questions_and_then_by_conditions(
     batch = Batch(made, cases, some)
     parts = [part for one in batch.split() for part in one.split()]
     assert len(parts) == 2 * (len(chosen) - 1) and all(len(part.split()) == 1 for part in parts)
-    lost = [row for part in parts for row in part.lost("its worker died")]
-    assert {row.key for row in lost} == some and {row.error for row in lost} == {"its worker died"}
+    assert {case.record.key for part in parts for case in part.cases} == some
 
 
 def test_the_standard_study_holds_what_the_claims_need() -> None:
@@ -248,14 +243,11 @@ def planted(scores: dict[str, dict[str, float]], n: int = 40) -> pd.DataFrame:
             condition = kinds[name]
             for i in range(n):
                 right = float((i * 7) % n < share * n)
-                row = AblationRecord(
-                    f"q{i}", "?", ["x"], model=model, data="d", condition=name, kind="mdm" if model == "m" else "arm"
-                )
-                row.role, row.group, row.dose, row.of = condition.role, condition.group, condition.dose, condition.of
-                for measure in MEASURES:
-                    setattr(row, measure, right)
-                rows.append(vars(row))
-    return pd.DataFrame(rows)
+                row = AnswerRecord(f"q{i}", "?", ["x"], model, "d", name, kind="mdm" if model == "m" else "arm")
+                row.of, row.numbers = condition.of, dict.fromkeys(MEASURES, right) | {"control_seed": None}
+                row.numbers |= {"role": condition.role, "group": condition.group, "dose": condition.dose}
+                rows.append(row)
+    return answers_table(rows)
 
 
 MASK, PIN = "mask-anchors(rule=top(n=2))", "pin-anchors(rule=sigma(k=3))"

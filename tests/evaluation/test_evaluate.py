@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
 import pandas
@@ -16,7 +16,6 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
 from floatlens.evaluation.loop import (
     Experiment,
-    Journal,
     ModelWorker,
     error_reason,
     evaluate,
@@ -28,6 +27,7 @@ from floatlens.evaluation.summary import averages, comparisons, results
 from floatlens.evaluation.table import files, table1, terminal
 from floatlens.options import Sampling
 from floatlens.store.engine import Engine, WorkerDied
+from floatlens.store.folder import RunFolder
 
 
 @dataclass
@@ -189,13 +189,14 @@ class Deadly(Engine):
             yield batch, WorkerDied("its worker was killed")
 
 
-def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_result(tokenizer):
+def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_result(tokenizer, tmp_path):
     lens = Oracle(tokenizer)
-    worker, journal, engine = ModelWorker(lambda _: lens), Journal(), Deadly()
-    run_experiments([Experiment("oracle", "d", "open-book", questions(1), batch_size=4)], worker, journal)
-    records, _ = run_experiments(
-        [Experiment("oracle", "d", "open-book", questions(4), batch_size=4)], worker, journal, engine=engine
-    )
+    worker, engine = ModelWorker(lambda _: lens), Deadly()
+    with RunFolder.create(tmp_path / "run", {"command": "eval"}) as folder:
+        run_experiments([Experiment("oracle", "d", "open-book", questions(1), batch_size=4)], worker, folder)
+        records, _ = run_experiments(
+            [Experiment("oracle", "d", "open-book", questions(4), batch_size=4)], worker, folder, engine=engine
+        )
     (batch,) = engine.seen
     assert len(batch.cases) == 4 and len(batch.missing) == 3  # the answered question keeps the batch as it was
     assert [record.error for record in records] == [None, *["its worker was killed"] * 3]
@@ -208,9 +209,9 @@ def test_a_result_with_other_fields_is_refused(tokenizer, change):
         [Experiment("oracle", "d", "open-book", questions(1))],
         ModelWorker(lambda _: Oracle(tokenizer)),
     )[0]
-    assert AnswerRecord.from_result(record.key, record.value()) == record
+    assert AnswerRecord.from_result(record.key, asdict(record)) == record
     with pytest.raises(FloatLensError, match="the result of oracle"):
-        AnswerRecord.from_result(record.key, {**record.value(), **change})
+        AnswerRecord.from_result(record.key, {**asdict(record), **change})
 
 
 def test_settings_that_cannot_work_stop_the_run(tokenizer):

@@ -20,6 +20,7 @@ from floatlens.evaluation.stress import (
     register_stress,
     stress_experiments,
 )
+from floatlens.evaluation.summary import results
 from floatlens.options import Data, Sampling
 
 
@@ -175,7 +176,7 @@ def test_a_run_gives_a_curve_a_range_and_a_slope_for_each_model(tokenizers):
     assert numbers.loc["arm", ["range", "loss"]].tolist() == [1, 1]
     assert numbers.loc["arm", "slope"] == pytest.approx(np.polyfit([0, 1, 2, 3], [1, 1, 0, 0], 1)[0])
     assert numbers["kind"].tolist() == ["mdm", "arm"]
-    (entry, *_) = curves.as_results(answers)
+    (entry, *_) = results(answers, ("stress", "level", "x", "intervention"))
     assert (entry["condition"], entry["level"], entry["x"], entry["accuracy"]) == ("position=0", "0", 0.0, 1.0)
 
 

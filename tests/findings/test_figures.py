@@ -13,7 +13,7 @@ from floatlens.errors import FloatLensError
 from floatlens.findings import style
 from floatlens.findings.draw import lines
 from floatlens.findings.finding import FINDINGS
-from floatlens.studies.drawing import inlined
+from floatlens.studies.page import inlined
 from tests.findings.planted import TRACED, planted, wandering
 
 RULED = ("drift", "geometry", "tokens", "values", "massive")  # these find anchors by one rule, which their figures name

@@ -193,7 +193,6 @@ def test_a_run_whose_folder_was_taken_over_stops_writing_and_leaves_the_lock_of_
         lambda: run.write_lines("errors.jsonl", [{"sample": "b"}]),
         lambda: run.write_lines("errors.jsonl", []),
         lambda: run.write_text("results.json", "{}"),
-        lambda: run.forget(run.results()),
         run.finish,
     ):
         with pytest.raises(FloatLensError, match=f"no longer held by this run but by process {os.getppid()}"):

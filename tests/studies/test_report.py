@@ -24,8 +24,7 @@ from floatlens.findings import style
 from floatlens.findings.finding import headline
 from floatlens.store.folder import RunFolder
 from floatlens.studies.analyse import Section
-from floatlens.studies.drawing import inlined
-from floatlens.studies.page import csv_of, matrix, policy, render
+from floatlens.studies.page import csv_of, inlined, matrix, policy, render
 from floatlens.studies.report import make
 from tests.browser import Visit, browser, open_page  # noqa: F401
 from tests.explorer.traces import planted

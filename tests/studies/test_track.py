@@ -112,6 +112,7 @@ def test_the_summary_is_of_the_deep_half_and_of_the_best_layer() -> None:
 def test_a_run_has_numbers_figure_report_and_one_text_side_by_side(home: Path, tracked: xr.Dataset) -> None:
     folder = home / "run"
     xr.testing.assert_allclose(open_track(folder), tracked)
+    assert tracked.attrs["data"] == str(home / "texts.jsonl")
     assert (folder / "figures" / "track.png").stat().st_size > 10_000
     page = (folder / "report.html").read_text()
     assert '<section id="track"' in page and sentence(tracked) in page and "Each claim of" not in page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -67,8 +66,9 @@ def command(
                     for position in positions or (None,):
                         samples, name = source.samples(), condition
                         if position is not None:
-                            samples, name = map(place_gold, samples, repeat(position)), f"{OPEN} (gold at {position})"
-                        yield Experiment(model, source.label, name, samples, sampling, reading, size, source.count)
+                            samples = [place_gold(sample, position) for sample in samples]
+                            name = f"{OPEN} (gold at {position})"
+                        yield Experiment(model, source.label, name, samples, sampling, reading, size)
 
     options, asked = (reading, sampling, loading, running), {"data": data, "conditions": conditions}
     with shared.experiment("eval", models, sources, out, options, **asked) as (found, folder, loop):

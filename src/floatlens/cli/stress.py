@@ -73,7 +73,7 @@ def command(
     made = {source.label: test.levels(list(source.samples()), how) for source in sources}
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.evaluation import curves
+    from floatlens.evaluation import curves, summary
     from floatlens.evaluation.conditions import check_settings, conditions
     from floatlens.evaluation.loop import answer_all
     from floatlens.findings.stress import stress as finding
@@ -98,7 +98,7 @@ def command(
             found |= collection_results(answers, made, folder, how.trace)
         else:
             found |= {
-                "results": curves.as_results(answers),
+                "results": summary.results(answers, ("stress", "level", "x", "intervention")),
                 "robustness": shared.records_of(curves.robustness(answers, how.score)),
                 "effects": curves.effects(answers, how.score),
                 "claims": shared.judge(finding, answers, folder, f"stress-{name}", score=how.score),

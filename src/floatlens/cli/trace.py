@@ -89,7 +89,7 @@ def command(
     sources = open_sources(names, reading, ())
 
     # Everything above is quick; from here on torch is needed.
-    from floatlens.evaluation.loop import Experiment, Journal, run_experiments
+    from floatlens.evaluation.loop import Experiment, run_experiments
     from floatlens.interventions.intervention import check
     from floatlens.lens import Lens
     from floatlens.store.folder import RunFolder
@@ -114,11 +114,11 @@ def command(
     for prompt in prompts:
         chosen.fits(len(prompt.ids), lens.context_length)
     how: dict[str, Any] = {"recording": recording, "interventions": tuple(asked.intervention or ())}
-    job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, len(samples), **how)
+    job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, **how)
     options = reading, sampling, loading, running
     kept = {"data": names, "recording": recording, "order": order, **recorded(asked)}
     with shared.experiment("trace", [model], sources, out, options, **kept) as (found, folder, loop):
-        records, _ = run_experiments([job], journal=Journal(folder), **loop)
+        records, _ = run_experiments([job], folder=folder, **loop)
         failed = [record for record in records if record.error]
         count = len(records) - len(failed)
         found["results"] = [{"model": model, "data": data, "n": count, "errors": len(failed)}]

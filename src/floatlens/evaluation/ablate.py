@@ -4,6 +4,15 @@ A worker answers a batch without interventions first, and keeps that for the nex
 trajectory is the list of sequences that went into each forward pass. Replaying the trajectory of the run without
 interventions compares distributions at matching steps. Replaying the gold answer, revealed from left to right, gives its
 probability by the chain rule, for causal and masked models alike.
+
+Each answer has, besides its scores:
+
+agreement    1 if the answer is the one without interventions, after normalisation
+kl           mean KL(without interventions ‖ this) over the tokens of the answer without interventions, in nats, each at
+             the step that committed it, along the trajectory without interventions
+gold_nll     mean negative log probability of the gold answer's tokens, revealed from left to right, in nats
+ended        1 if an end token was written
+well_formed  1 if the answer ended, is not empty, has no special token, and repeats no word three times in a row
 """
 
 from __future__ import annotations
@@ -11,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,8 +33,8 @@ from floatlens.data.sample import Sample, normalise
 from floatlens.decode.replay import left_to_right
 from floatlens.decode.sampler import Sampler
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN, SEEDS, Condition, conditions, standard
+from floatlens.evaluation.answers import MEASURES, AnswerRecord
+from floatlens.evaluation.conditions import CHANGED, CONTROL, PLAIN, SEEDS, Condition, conditions, standard
 from floatlens.evaluation.loop import Case, Checksums, Experiment, ModelWorker, answer_all
 from floatlens.evaluation.sources import Key
 from floatlens.evaluation.summary import difference, values_and_intervals
@@ -35,32 +44,6 @@ from floatlens.lens import Generation, Lens
 from floatlens.options import Data, Run, Sampling
 from floatlens.store.engine import Engine, ProgressCallback
 from floatlens.store.folder import RunFolder
-
-
-@dataclass
-class AblationRecord(AnswerRecord):
-    """One question under one condition.
-
-    agreement    1 if the answer is the one without interventions, after normalisation
-    kl           mean KL(without interventions ‖ this) over the tokens of the answer without interventions, in nats, each at
-                 the step that committed it, along the trajectory without interventions
-    gold_nll     mean negative log probability of the gold answer's tokens, revealed from left to right, in nats
-    ended        1 if an end token was written
-    well_formed  1 if the answer ended, is not empty, has no special token, and repeats no word three times in a row
-    """
-
-    role: str = PLAIN
-    group: str = ""
-    dose: float | None = None
-    control_seed: int | None = None
-    agreement: float | None = None
-    kl: float | None = None
-    gold_nll: float | None = None
-    ended: float | None = None
-    well_formed: float | None = None
-
-    NUMBERS: ClassVar[tuple[str, ...]] = (*MEASURES, "dose", "recall", "answer_recall", "x")
-    COUNTS: ClassVar[tuple[str, ...]] = ("steps", "control_seed")
 
 
 def well_formed(answer: Generation, special: Sequence[int] = ()) -> bool:
@@ -77,16 +60,21 @@ class Ablation(Experiment):
     conditions: tuple[Condition, ...] = ()
 
     @property
+    def count(self) -> int | None:
+        return None if (questions := super().count) is None else questions * len(self.conditions)
+
+    @property
     def key(self) -> Key:
         return self.model, self.data
 
-    def records(self, lens: Lens, sample: Sample, prompt: Prompt | None, error: str | None) -> list[AblationRecord]:
+    def records(self, lens: Lens, sample: Sample, prompt: Prompt | None, error: str | None) -> list[AnswerRecord]:
         found = []
-        for condition in self.conditions:
-            about = {name: getattr(condition, name) for name in ("intervention", "role", "group", "dose", "of")}
-            about |= {"condition": condition.name, "control_seed": condition.seed}
-            about |= {"model": self.model, "data": self.data, "kind": lens.family.kind}
-            found.append(AblationRecord.before(sample, prompt, error, **about))
+        for each in self.conditions:
+            names: dict[str, Any] = {"model": self.model, "data": self.data, "condition": each.name}
+            names |= {"kind": lens.family.kind, "intervention": each.intervention, "of": each.of}
+            numbers = {"role": each.role, "group": each.group, "dose": each.dose, "control_seed": each.seed}
+            numbers |= dict.fromkeys(("agreement", "kl", "gold_nll", "ended", "well_formed"))
+            found.append(AnswerRecord.before(sample, prompt, error, **names, numbers=numbers))
         return found
 
     def divide(self, cases: list[Case]) -> list[list[Case]]:
@@ -104,11 +92,10 @@ class Ablation(Experiment):
         except FloatLensError as error:  # the intervention fails on one of these questions, which are then run alone
             raise RuntimeError(str(error)) from error
 
-    def finish(self, lens: Lens, record: Any, made: Any, folder: RunFolder | None) -> tuple[AblationRecord, Checksums]:
+    def finish(self, lens: Lens, record: Any, made: Any, folder: RunFolder | None) -> tuple[AnswerRecord, Checksums]:
         answer, measures = made
-        form: dict[str, Any] = {"ended": answer.ended, "well_formed": well_formed(answer, lens.special_ids)}
-        form = {name: float(value) for name, value in form.items()}
-        return replace(record.with_answer(answer), **measures, **form), {}
+        form = {"ended": float(answer.ended), "well_formed": float(well_formed(answer, lens.special_ids))}
+        return replace(record.with_answer(answer), numbers=record.numbers | measures | form), {}
 
 
 class Baseline:
@@ -122,7 +109,10 @@ class Baseline:
             )
         self.lens, self.settings = lens, lens.settings_of((), sampling)
         self.batch = lens._batch([case.prompt for case in cases if case.prompt is not None], self.settings)
-        self.gold = [gold_ids(lens, case.record.gold, self.settings.max_new_tokens) for case in cases]
+        tokenizer, most = lens.tokenizer, self.settings.max_new_tokens
+        assert tokenizer is not None  # it made the prompts
+        golds = [case.record.gold[0] if case.record.gold else "" for case in cases]
+        self.gold = [tokenizer(gold, add_special_tokens=False)["input_ids"][:most] for gold in golds]
         with holding(lens):
             self.steps = list(lens.steps(self.batch, self.settings))
             self.answers = lens.finish(self.batch, self.settings, self.steps)
@@ -131,7 +121,7 @@ class Baseline:
     def under(self, intervention: str) -> list[tuple[Generation, dict[str, Any]]]:
         """Run the batch again under an intervention; without one, return the baseline itself.
 
-        Returns each question's answer, and its agreement, kl and gold_nll (see `AblationRecord`).
+        Returns each question's answer, and its agreement, kl and gold_nll.
         """
         lens, answers, logits = self.lens, self.answers, self.logits
         with lens.intervene(intervention) if intervention else nullcontext():
@@ -159,13 +149,6 @@ class Baseline:
                 if position < len(self.answers[row].ids) + int(self.answers[row].ended):
                     found[row, position] = logits_BNV[row, column - first].float().clone()
         return found
-
-
-def gold_ids(lens: Lens, answers: Sequence[str], most: int) -> list[int]:
-    """Return the tokens of the first gold answer, at most `most`."""
-    if not answers or lens.tokenizer is None:
-        return []
-    return [int(i) for i in lens.tokenizer(answers[0], add_special_tokens=False)["input_ids"]][:most]
 
 
 def replay(
@@ -252,10 +235,9 @@ def ablate(
             chosen = conditions(interventions or standard(lens.shape["layers"] or 1), doses, seeds)
             size = 1 if lens.rows_wait else run.batch_size  # conditions are compared step by step
             for data, questions in named.items():
-                how: dict[str, Any] = {"count": len(questions) * len(chosen), "conditions": tuple(chosen)}
-                yield Ablation(name, data, "ablation", questions, sampling, reading, size, **how)
+                yield Ablation(name, data, "", questions, sampling, reading, size, conditions=tuple(chosen))
 
-    return answer_all(experiments(), worker, folder, kind=AblationRecord, engine=engine, watch=watch)[0]
+    return answer_all(experiments(), worker, folder, engine=engine, watch=watch)[0]
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------

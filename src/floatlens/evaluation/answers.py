@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
@@ -13,6 +13,7 @@ from floatlens import untrusted
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.metrics import SCORES, score
 from floatlens.evaluation.sources import OPEN, WITHOUT_PASSAGES, Key
+from floatlens.store.storage import hash_bytes
 from floatlens.trace.generation import Generation
 
 if TYPE_CHECKING:
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
 
 Answers = pd.DataFrame | str | Path | Iterable[str | Path]
 NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
+MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well_formed")  # see ablate.py
+NUMBERS = (*MEASURES, "recall", "answer_recall", "x", "dose")  # columns that are floats
+COUNTS = ("steps", "control_seed")  # columns of integers that may be missing
 
 
 @dataclass
 class AnswerRecord:
     """One question under one condition: question, answer and scores. Without an answer, `error` has the reason.
 
-    `intervention` is the intervention that was active; `of` is the same, or for a control the one it is matched to.
+    `intervention` is the intervention that was active; `of` is the same, or for a control the one it is matched to. `prompt`
+    is the hash of the prompt that is answered, and `numbers` has the further columns of an ablation or of a text.
     """
 
     id: str
@@ -57,9 +62,8 @@ class AnswerRecord:
     x: float | None = None
     intervention: str = ""
     of: str = ""
-
-    NUMBERS: ClassVar[tuple[str, ...]] = (*SCORES, "confidence", "recall", "answer_recall")  # columns that are floats
-    COUNTS: ClassVar[tuple[str, ...]] = ("steps",)  # columns of integers that may be missing
+    prompt: str = ""
+    numbers: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def before(cls, sample: Sample, prompt: Prompt | None, error: str | None, **columns: Any) -> Self:
@@ -70,6 +74,7 @@ class AnswerRecord:
         if prompt is not None:
             record.passages, record.gold_at = len(prompt.passages), list(prompt.gold)
             record.dropped, record.prompt_tokens = prompt.dropped, len(prompt.ids)
+            record.prompt = hash_bytes(repr((prompt.ids, prompt.script, prompt.tail)).encode())[:16]
         return record
 
     @classmethod
@@ -95,10 +100,6 @@ class AnswerRecord:
         """The sample's id in its trace, without the model, which the trace holds separately."""
         return ", ".join(self.key[1:])
 
-    def value(self) -> dict[str, Any]:
-        """Return the values that are stored in the run folder."""
-        return asdict(self)
-
     def with_answer(self, made: Generation) -> Self:
         """Return the record with an answer and its scores."""
         text = made.text.strip()
@@ -113,12 +114,14 @@ class AnswerRecord:
         return replace(self, **same | score(other.answer, self.gold))
 
 
-def answers_table(records: Sequence[Any], kind: type[AnswerRecord] = AnswerRecord) -> pd.DataFrame:
+def answers_table(records: Sequence[AnswerRecord]) -> pd.DataFrame:
     """Return records as a table with the columns of `answers.parquet`, one row per question, model and condition."""
-    table = pd.DataFrame([asdict(record) for record in records], columns=[each.name for each in fields(kind)])
-    for name in kind.NUMBERS:
+    names = [each.name for each in fields(AnswerRecord) if each.name not in ("prompt", "numbers")]
+    rows = [{name: getattr(record, name) for name in names} | record.numbers for record in records]
+    table = pd.DataFrame(rows, columns=None if rows else names)
+    for name in table.columns.intersection([*NUMBERS]):
         table[name] = pd.to_numeric(table[name], errors="coerce").astype("float64")
-    for name in kind.COUNTS:
+    for name in table.columns.intersection([*COUNTS]):
         table[name] = table[name].astype("Int64")
     table["error"] = table["error"].astype(object).where(table["error"].notna(), None)
     return table
@@ -129,10 +132,16 @@ def answers_of(source: Answers) -> pd.DataFrame:
     if isinstance(source, pd.DataFrame):
         return source
     paths = [Path(source)] if isinstance(source, str | Path) else [Path(path) for path in source]
-    tables = [_read(path) for path in paths]
-    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(NEEDED))
+    found = read_answers(paths)
     if found.empty:
         raise FloatLensError(f"{', '.join(map(str, paths)) or 'nothing'} has no answers; run floatlens eval or stress")
+    return found
+
+
+def read_answers(paths: Iterable[Path]) -> pd.DataFrame:
+    """Return the answers in files or run folders as one table, which may be empty."""
+    tables = [table for table in map(_read, paths) if len(table)]
+    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=[*NEEDED, "stress"])
     return found.drop_duplicates(["id", "model", "data", "condition"], keep="last").reset_index(drop=True)
 
 
@@ -144,13 +153,13 @@ def _read(path: Path) -> pd.DataFrame:
         raise FloatLensError(f"{path} has no answers.parquet; create it with floatlens eval or stress") from None
     if missing := [name for name in NEEDED if name not in table]:
         raise FloatLensError(f"{file} lacks the column {missing[0]!r}, so it is not a table of answers by FloatLens")
-    for name in table.columns.intersection([*AnswerRecord.NUMBERS, *NEEDED]):
+    for name in table.columns.intersection([*NUMBERS, *NEEDED]):
         try:
-            if name in AnswerRecord.NUMBERS:
+            if name in NUMBERS:
                 table[name] = pd.to_numeric(table[name])
             elif not table[name].map(lambda cell: isinstance(cell, str)).all():
                 raise ValueError
         except (ValueError, TypeError):
-            kind = "numbers" if name in AnswerRecord.NUMBERS else "text only"
+            kind = "numbers" if name in NUMBERS else "text only"
             raise FloatLensError(f"{file}: the column {name!r} does not hold {kind}") from None
     return table

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from floatlens import stats
-from floatlens.evaluation.summary import difference, results
+from floatlens.evaluation.summary import difference
 
 Array = NDArray[np.float64]
 GROUP = ["stress", "model", "data", "intervention"]
@@ -108,15 +108,4 @@ def numbers_of(means_RX: Array, x_X: Array) -> dict[str, Array]:
     if placed.sum() > 1:
         found["slope"] = stats.slope(x_X[placed], means_RX[:, placed])
         found["loss"] = means_RX[:, placed][:, 0] - means_RX[:, placed][:, -1]
-    return found
-
-
-def as_results(answers: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the results of the answers with the name of the level and its value on the axis."""
-    levels = answers.drop_duplicates(["data", "condition"]).set_index(["data", "condition"])
-    found = []
-    for entry in results(answers):
-        at = levels.loc[(entry["data"], entry["condition"])]
-        about = {name: at[name] for name in ("stress", "level", "x", "intervention")}
-        found.append({**entry, **about, "x": None if pd.isna(at["x"]) else float(at["x"])})
     return found

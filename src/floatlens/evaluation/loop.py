@@ -9,12 +9,11 @@ and a sample that fails is isolated, so that the others get their results.
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar, Unpack
 
@@ -32,12 +31,10 @@ from floatlens.lens import Generation, Lens, limit_threads
 from floatlens.options import Data, Load, Recording, Run, Sampling, make
 from floatlens.store.engine import Engine, ProgressCallback, WorkerDied
 from floatlens.store.folder import RunFolder
-from floatlens.store.storage import hash_bytes
 
 T = TypeVar("T")
 R = TypeVar("R")
 Checksums = Mapping[str, str]  # of traces, by their names in the run folder
-PROMPT = "prompt"  # the hash of a result's prompt, beside the fields of its record
 # Errors of a single sample. Other FloatLensErrors are about settings and OSErrors about the disk: these stop the run.
 SAMPLE_ERRORS = (RuntimeError, MemoryError, ValueError, IndexError, NotANumber)
 
@@ -60,10 +57,14 @@ class Experiment:
     sampling: Sampling = Sampling()
     reading: Data = Data()  # the words in which questions are put
     batch_size: int = Run.batch_size
-    count: int | None = None  # number of results, if known
     labels: dict[str, Any] = field(default_factory=dict)  # further columns of the answers, such as stress and level
     recording: Recording | None = None  # to keep also the trace of every answer
     interventions: tuple[str, ...] = ()  # texts of the active ones
+
+    @property
+    def count(self) -> int | None:
+        """The number of results, if it is known before the samples are read."""
+        return len(self.samples) if isinstance(self.samples, Sized) else None
 
     @property
     def key(self) -> Key:
@@ -90,17 +91,6 @@ class Experiment:
         """Return the parts of a batch that may be computed by different workers."""
         return [cases]
 
-    def compute(self, worker: ModelWorker, batch: Batch) -> Iterator[tuple[Any, Checksums]]:
-        """Yield each missing result of a batch, and the checksums of the traces that were saved for it."""
-        made: list[Any] = worker.retry(lambda cases: self.decode(worker, cases), batch.cases)
-        for (record, _), result in zip(batch.cases, made, strict=True):
-            if record.key not in batch.missing:
-                continue
-            if isinstance(result, BaseException):
-                yield replace(record, error=error_reason(result)), {}
-            else:
-                yield self.finish(worker.lens(self.model), record, result, batch.folder)
-
     def decode(self, worker: ModelWorker, cases: list[Case]) -> Sequence[Any]:
         """Run the prompts of some cases together, and return what each makes."""
         lens, prompts = worker.lens(self.model), [case.prompt for case in cases if case.prompt is not None]
@@ -116,8 +106,12 @@ class Experiment:
         """Return the record with what `decode` made, and the checksum of its trace, which is saved."""
         if self.recording is None:
             return record.with_answer(made), {}
-        answered, how = record.with_answer(Generation.from_trace(lens, made)), self.recording
-        return answered, {} if folder is None else folder.save_trace(record.name, made, detail=how.detail)
+        saved = {} if folder is None else folder.save_trace(record.name, made, detail=self.recording.detail)
+        return record.with_answer(Generation.from_trace(lens, made)), saved
+
+
+# By model, prompt and settings: the first question that asks it, and its experiment.
+FirstAsked = dict[tuple[str, str, str], tuple[Key, Experiment]]
 
 
 @dataclass(frozen=True)
@@ -139,10 +133,6 @@ class Batch:
             by_id.setdefault(case.record.id, []).append(case)
         parts = list(by_id.values()) if len(by_id) > 1 else [[case] for case in self.cases]
         return [replace(self, cases=part) for part in parts if any(case.record.key in self.missing for case in part)]
-
-    def lost(self, error: str) -> list[AnswerRecord]:
-        """Return the missing results of a batch that no worker survived."""
-        return [replace(case.record, error=error) for case in self.cases if case.record.key in self.missing]
 
 
 class ModelWorker:
@@ -168,11 +158,21 @@ class ModelWorker:
     def __reduce__(self) -> tuple[Any, ...]:
         return ModelWorker, (self.load,)  # a model stays in its process
 
-    def __call__(self, batch: Batch) -> tuple[list[tuple[Any, Checksums]], float]:
-        """Compute a batch; returns its results, and the time in seconds without loading the model."""
-        self.lens(batch.experiment.model)
+    def __call__(self, batch: Batch) -> tuple[list[tuple[AnswerRecord, Checksums]], float]:
+        """Compute a batch, and save its traces; returns the missing results, each with the checksums of its traces, and
+        the time in seconds without loading the model."""
+        experiment, lens = batch.experiment, self.lens(batch.experiment.model)
         began = time.perf_counter()
-        return list(batch.experiment.compute(self, batch)), time.perf_counter() - began
+        found: list[tuple[AnswerRecord, Checksums]] = []
+        made: list[Any] = self.retry(lambda cases: experiment.decode(self, cases), batch.cases)
+        for (record, _), result in zip(batch.cases, made, strict=True):
+            if record.key not in batch.missing:
+                continue
+            if isinstance(result, BaseException):
+                found.append((replace(record, error=error_reason(result)), {}))
+            else:
+                found.append(experiment.finish(lens, record, result, batch.folder))
+        return found, time.perf_counter() - began
 
     def lens(self, model: str) -> Lens:
         """Return the lens of a model; the lens of another model is freed first."""
@@ -227,146 +227,104 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error).lower() for text in texts)
 
 
-class Journal:
-    """The results of a run by key, read from the run folder if there is one, and written to it.
-
-    Results that are errors are dropped, so that they are tried again, and a result counts for its own prompt only: the
-    passages of a stress test, for example, depend on all questions that are asked. `kind` is the class of the records; with
-    `share_prompts`, a prompt that several questions share is answered only once.
-    """
-
-    def __init__(
-        self, folder: RunFolder | None = None, *, kind: type[AnswerRecord] = AnswerRecord, share_prompts: bool = False
-    ) -> None:
-        self.folder, self.share_prompts = folder, share_prompts
-        self.found: dict[Key, Any] = {}
-        self.prompts: dict[Key, str] = {}  # the hash of the prompt of each result
-        self.first: dict[tuple[object, ...], tuple[Key, Experiment]] = {}  # the question that has each prompt first
-        if folder is not None:
-            results = folder.results()
-            folder.forget(result for result in results if result.value.get("error"))
-            kept = [result for result in results if not result.value.get("error")]
-            values = {result.key: dict(result.value) for result in kept}
-            self.prompts = {key: str(value.pop(PROMPT)) for key, value in values.items() if PROMPT in value}
-            self.found = {key: kind.from_result(key, value) for key, value in values.items()}
-
-    def add(self, record: AnswerRecord, checksums: Checksums | None = None) -> None:
-        """Write a result. `checksums` are those of its traces."""
-        self.found[record.key] = record
-        if self.folder is not None:
-            self.folder.put(record.key, record.value() | {PROMPT: self.prompts.get(record.key, "")}, checksums)
-
-    def expect(self, key: Key, prompt: Prompt | None) -> None:
-        """Drop the result of another prompt."""
-        digest = "" if prompt is None else hash_bytes(repr((prompt.ids, prompt.script, prompt.tail)).encode())[:16]
-        if self.prompts.setdefault(key, digest) != digest:
-            self.prompts[key] = digest
-            self.found.pop(key, None)
-
-    def origin(self, key: Key, prompt: Prompt, experiment: Experiment) -> Key | None:
-        """Return the key of the result with the answer to the same prompt, or None if the question is to be asked.
-
-        An answer depends only on the tokens of the prompt and the settings of the sampler, whether greedy or seeded. So the
-        stress levels that equal the default reuse the answers of Table 1, and traced questions reuse their traces. Which
-        question is first is decided when batches are planned, so it does not depend on interruptions or workers.
-        """
-        if not self.share_prompts or experiment.interventions:
-            return None
-        settings = json.dumps(vars(experiment.sampling), sort_keys=True, default=str)
-        about = (key[0], tuple(prompt.ids), prompt.script, prompt.tail, settings)
-        first, of = self.first.setdefault(about, (key, experiment))
-        traced = experiment.recording is not None  # more than the answer is needed
-        return None if traced or (first == key and of is experiment) else first
-
-
 def run_experiments(
     experiments: Iterable[Experiment],
     worker: ModelWorker,
-    journal: Journal | None = None,
+    folder: RunFolder | None = None,
     *,
     engine: Engine | None = None,
     watch: ProgressCallback | None = None,
-) -> tuple[list[Any], dict[Key, float | None]]:
+    first: FirstAsked | None = None,
+) -> tuple[list[AnswerRecord], dict[Key, float | None]]:
     """Run experiments; return their records in the order of the questions, and the results per second of each.
 
-    Results that the journal already has are not computed again, and do not count for the rate, which is None without any.
+    Results that the run folder has for the same prompts are not computed again, and do not count for the rate, which is None
+    without any. (The passages of a stress test, for example, depend on all questions that are asked.)
 
     Parameters
     ----------
     experiments: taken one by one, each when its batches are planned.
     engine: hands batches to workers; default: this process.
     watch: called with the name and the number of results of each; returns a function that is called per result.
+    first: to answer a prompt that several questions share only once; keep it for the next experiments in the folder.
     """
-    journal = journal or Journal()
+    there = folder.results() if folder is not None else []
+    found = {result.key: AnswerRecord.from_result(result.key, result.value) for result in there}
     keys: list[Key] = []  # of all results
     advance: dict[Key, Callable[[], None]] = {}  # by experiment
     copies: list[tuple[AnswerRecord, Key]] = []  # results of a prompt that another question has, and that one's key
     seconds: defaultdict[Key, float] = defaultdict(float)  # of work, by experiment; all workers share it
     computed: Counter[Key] = Counter()
-    journal.first = {about: one for about, one in journal.first.items() if one[0] in journal.found}  # others failed
+    if first is not None:
+        for about in [about for about, (key, _) in first.items() if key not in found]:  # work that was lost
+            del first[about]
+
+    def add(record: AnswerRecord, checksums: Checksums | None = None) -> None:
+        found[record.key] = record
+        if folder is not None:
+            folder.put(record.key, asdict(record), checksums)
+
+    def origin(record: AnswerRecord, experiment: Experiment) -> Key | None:
+        """Return the key of the result with the answer to the same prompt, or None if the question is to be asked.
+
+        An answer depends only on the tokens of the prompt and the settings of the sampler, whether greedy or seeded. So the
+        stress levels that equal the default reuse the answers of Table 1, and traced questions reuse their traces. Which
+        question is first is decided here, so it does not depend on interruptions or workers.
+        """
+        if first is None or experiment.interventions:
+            return None
+        about = record.model, record.prompt, repr(experiment.sampling)
+        key, of = first.setdefault(about, (record.key, experiment))
+        traced = experiment.recording is not None  # more than the answer is needed
+        return None if traced or (key == record.key and of is experiment) else key
 
     def batches() -> Iterator[Batch]:
+        """Plan the batches from all questions, whether these have a result already or not."""
         for experiment in experiments:
-            advance[experiment.key] = watch(", ".join(experiment.key), experiment.count) if watch else lambda: None
+            done = advance[experiment.key] = (
+                watch(", ".join(experiment.key), experiment.count) if watch else lambda: None
+            )
             lens = worker.planning_lens(experiment.model, engine is None)
-            samples = iter(experiment.samples)
+            sent, samples = replace(experiment, samples=()), iter(experiment.samples)
             while window := list(islice(samples, experiment.batch_size * WINDOW)):
                 cases = {each[0].record.id: each for each in (experiment.cases(lens, sample) for sample in window)}
-                keys.extend(case.record.key for several in cases.values() for case in several)
-                yield from _plan(experiment, lens, cases, journal, copies, advance[experiment.key])
+                missing, prompts = set[Key](), dict[str, Prompt]()
+                for record, prompt in (case for several in cases.values() for case in several):
+                    keys.append(record.key)
+                    known, copied = found.get(record.key), None if prompt is None else origin(record, experiment)
+                    if prompt is not None and copied is None:
+                        prompts[record.id] = prompt
+                    if known is not None and known.prompt == record.prompt:
+                        done()
+                    elif prompt is None:  # it cannot be asked: the reason is its result
+                        add(record)
+                        done()
+                    elif copied is None:
+                        missing.add(record.key)
+                    else:
+                        copies.append((record, copied))
+                for ids in plan_batches(prompts, experiment.batch_size if lens.batched else 1):
+                    for part in experiment.divide([case for id_ in ids for case in cases[id_]]):
+                        if wanted := missing & {case.record.key for case in part}:
+                            yield Batch(sent, part, frozenset(wanted), folder)
 
     planned = batches()
     for batch, made in engine.run(worker, planned) if engine else ((each, worker(each)) for each in planned):
         key = batch.experiment.key
         if isinstance(made, WorkerDied):  # no worker survived it
-            found: list[tuple[Any, Checksums]] = [(record, {}) for record in batch.lost(str(made))]
-        else:
-            found, took = made
-            seconds[key] += took / (engine.workers if engine is not None else 1)
-            computed[key] += len(found)
-        for record, checksums in found:
-            journal.add(record, checksums)
+            lost = [record for record, _ in batch.cases if record.key in batch.missing]
+            made = [(replace(record, error=str(made)), {}) for record in lost], 0.0
+        results, took = made
+        seconds[key] += took / (engine.workers if engine is not None else 1)
+        computed[key] += len(results) if took else 0
+        for record, checksums in results:
+            add(record, checksums)
             advance[key]()
-    for record, origin in copies:
-        journal.add(record.with_answer_of(journal.found[origin]))
+    for record, copied in copies:
+        add(record.with_answer_of(found[copied]))
         advance[record.key[:-1]]()
     rates = {key: round(computed[key] / seconds[key], 2) if seconds[key] else None for key in advance}
-    return [journal.found[key] for key in keys], rates
-
-
-def _plan(
-    experiment: Experiment,
-    lens: Lens,
-    cases: dict[str, list[Case]],
-    journal: Journal,
-    copies: list[tuple[AnswerRecord, Key]],
-    advance: Callable[[], None],
-) -> Iterator[Batch]:
-    """Plan the batches of some questions from all their cases, whether these have a result already or not."""
-    every = [case for several in cases.values() for case in several]
-    for record, prompt in every:
-        journal.expect(record.key, prompt)
-    missing = frozenset(case.record.key for case in every if case.record.key not in journal.found)
-    for record, _ in every:
-        if record.key in missing and record.error is not None:  # it cannot be asked: the reason is its result
-            journal.add(record)
-        elif record.key in missing:
-            continue
-        advance()
-    prompts = {}
-    for id_, [(record, prompt), *_] in cases.items():
-        if prompt is None:
-            continue
-        origin = journal.origin(record.key, prompt, experiment)
-        if origin is None:
-            prompts[id_] = prompt
-        elif record.key in missing:
-            copies.append((record, origin))
-    sent = replace(experiment, samples=())
-    for ids in plan_batches(prompts, experiment.batch_size if lens.batched else 1):
-        for part in experiment.divide([case for id_ in ids for case in cases[id_]]):
-            if wanted := missing & {case.record.key for case in part}:
-                yield Batch(sent, part, wanted, journal.folder)
+    return [found[key] for key in keys], rates
 
 
 def answer_all(
@@ -374,13 +332,12 @@ def answer_all(
     worker: ModelWorker,
     folder: RunFolder | None = None,
     *,
-    kind: type[AnswerRecord] = AnswerRecord,
     engine: Engine | None = None,
     watch: ProgressCallback | None = None,
 ) -> tuple[pd.DataFrame, dict[Key, float | None]]:
     """Return the table of answers of experiments, also written to the run folder, and the answers per second of each."""
-    records, rates = run_experiments(experiments, worker, Journal(folder, kind=kind), engine=engine, watch=watch)
-    answers = answers_table(records, kind)
+    records, rates = run_experiments(experiments, worker, folder, engine=engine, watch=watch)
+    answers = answers_table(records)
     if folder is not None:
         folder.write_table("answers", answers)
     return answers, rates
@@ -412,17 +369,9 @@ def evaluate(
         words["template"] = parse(words["template"])
     batch_size = given.pop("batch_size", Run.batch_size)
     [sampling] = make(given, Sampling)
-    name = data if data is not None else str(getattr(samples, "name", "data"))
+    name, asked = data if data is not None else str(getattr(samples, "name", "data")), list(samples)
+    if twice := [id_ for id_, times in Counter(sample.id for sample in asked).items() if times > 1]:
+        raise FloatLensError(f"the id {twice[0][:80]!r} occurs twice among the samples; give each its own")
     condition = CLOSED if closed_book else OPEN
-    experiment = Experiment(lens.name, name, condition, _distinct(samples), sampling, Data(**words), batch_size)
+    experiment = Experiment(lens.name, name, condition, asked, sampling, Data(**words), batch_size)
     return answer_all([experiment], ModelWorker(lambda name: lens))[0]
-
-
-def _distinct(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Yield the samples; raise an error if an id occurs twice, because results are stored by id."""
-    seen = set()
-    for sample in samples:
-        if sample.id in seen:
-            raise FloatLensError(f"the id {sample.id[:80]!r} occurs twice among the samples; give each its own")
-        seen.add(sample.id)
-        yield sample

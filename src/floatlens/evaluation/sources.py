@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from floatlens.data.prompt import Prompt, build, fit, trim_passages
 from floatlens.data.read import FULL_LIST, Problems, expand, label, named_data, read
@@ -34,7 +34,6 @@ WINDOW = 64  # number of batches whose prompts are sorted by length together; bo
 HELD = 64 * 2**20  # bytes of a data file below which its questions are kept in memory
 RETRIEVED = 5  # default number of passages per question from a retriever
 PEEK = 100  # number of questions that are checked before a data set is reported to have no passages
-T = TypeVar("T")
 Key = tuple[str, ...]  # of a result in the run folder, such as (model, data, condition, id of the question)
 
 
@@ -49,7 +48,6 @@ class DataSource:
     ) -> None:
         self.name, self.reading, self.conditions, self.index = name, reading, conditions, index
         self.label = label(name)
-        self.count: int | None = reading.limit
         self.problems = Problems()
         self.asked = self.gold_dropped = 0  # questions, and those whose gold passage max_passages left out
         path = Path(name)
@@ -63,7 +61,6 @@ class DataSource:
             return self._prepare()
         if self._held is None:
             self._held = list(self._prepare())
-            self.count = len(self._held)
         return self._held
 
     def _prepare(self) -> Iterator[Sample]:
@@ -112,9 +109,9 @@ def open_sources(data: Sequence[str], reading: Data = Data(), conditions: Sequen
     for source in sources:
         samples = source.samples()
         first = next(iter(samples))
-        for sample in samples if isinstance(samples, list) else [first]:
-            for position in reading.gold_at or ():
-                place_gold(sample, position)
+        list(
+            with_gold_at(samples if isinstance(samples, list) else [first], reading.gold_at)
+        )  # an error now, not later
     return sources
 
 
@@ -199,12 +196,12 @@ def _text_prompt(lens: Lens, sample: Sample, sampling: Sampling) -> Prompt:
     return replace(prompt, answers=list(sample.answers), sample_id=sample.id)
 
 
-def plan_batches(prompts: Mapping[T, Prompt], size: int) -> list[list[T]]:
+def plan_batches(prompts: Mapping[str, Prompt], size: int) -> list[list[str]]:
     """Return what is decoded together, the longest prompts first: if memory runs out, it does so early.
 
     Texts to replay or to fill need equal numbers of tokens and of steps.
     """
-    groups: dict[object, list[T]] = {}
+    groups: dict[object, list[str]] = {}
     for item, prompt in sorted(prompts.items(), key=lambda entry: len(entry[1].ids), reverse=True):
         script, tail = prompt.script, prompt.tail
         key = (script and (len(script.ids), script.steps), tail and (len(tail), tail.count(tail[0])))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from floatlens.data.sample import Passage, Sample, contains_words, move_gold, normalise
@@ -138,7 +138,6 @@ def stress_experiments(
             level.samples,
             *level.options(sampling, reading),
             batch_size,
-            count=len(level.samples),
             labels=labels | {"intervention": condition.intervention, "of": condition.of},
             recording=recording,
             interventions=(condition.name,) if condition.intervention else (),
@@ -222,12 +221,7 @@ def _random(sample: Sample, count: int, taken: Sequence[Passage], pool: Sequence
     used = {p.line for p in taken}
     order, own = [p for p in pool if p.line not in used], {p.line for p in sample.passages}
     draw(seed, sample).shuffle(order)
-    found: list[Passage] = []
-    for passage in order:
-        if len(found) == count:
-            break
-        if passage.line not in own and is_distractor(passage, sample):
-            found.append(passage)
+    found = list(islice((p for p in order if p.line not in own and is_distractor(p, sample)), count))
     if len(found) < count:
         fitting = ",".join(str(each) for each in COUNTS if each <= len(found))
         raise FloatLensError(
@@ -288,12 +282,10 @@ def space_gold(sample: Sample, k: int, reverse: bool = False) -> Sample:
     gold = gold[::-1] if reverse else gold
     at = (len(others) - k * (len(gold) - 1)) // 2
     passages: list[Passage] = others[:at]
-    for i, piece in enumerate(gold):
-        passages.append(piece)
-        if i < len(gold) - 1:
-            passages += others[at : at + k]
-            at += k
-    return sample.with_passages(passages + others[at:])
+    for piece in gold[:-1]:
+        passages += [piece, *others[at : at + k]]
+        at += k
+    return sample.with_passages([*passages, gold[-1], *others[at:]])
 
 
 def _shuffle(sample: Sample, seed: int) -> Sample:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,9 +14,12 @@ from floatlens.evaluation.sources import CLOSED, OPEN
 KEY = ["model", "data", "condition"]
 
 
-def results(answers: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return one entry per model, data set and condition; scores between 0 and 1 over the answered questions."""
-    return [_result(key, part) for key, part in answers.groupby(KEY, sort=False)]
+def results(answers: pd.DataFrame, labels: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return one entry per model, data set and condition; scores between 0 and 1 over the answered questions.
+
+    `labels` are columns with one value per condition, which an entry also has.
+    """
+    return [_result(key, part, labels) for key, part in answers.groupby(KEY, sort=False)]
 
 
 def averages(answers: pd.DataFrame) -> list[dict[str, Any]]:
@@ -60,7 +64,7 @@ def _pairs(keys: list[tuple[str, str]]) -> list[tuple[tuple[str, str], tuple[str
     return gains + between
 
 
-def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
+def _result(key: Any, part: pd.DataFrame, labels: Sequence[str]) -> dict[str, Any]:
     model, data, condition = key
     answered = part[part["error"].isna()]
     shown = answered["passages"]
@@ -80,7 +84,7 @@ def _result(key: Any, part: pd.DataFrame) -> dict[str, Any]:
     for name in ("recall", "answer_recall"):
         if answered[name].notna().any():
             entry[name] = stats.finite_or_none(float(answered[name].mean()))
-    return entry
+    return entry | {name: None if pd.isna(value := part[name].iloc[0]) else value for name in labels}
 
 
 def values_and_intervals(estimates: dict[str, stats.Estimate]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 
 from floatlens import stats
 from floatlens.errors import FloatLensError, check_known
-from floatlens.evaluation.answers import Answers, answers_of
-from floatlens.evaluation.conditions import CHANGED, CONTROL, MEASURES, PLAIN
+from floatlens.evaluation.answers import MEASURES, Answers, answers_of
+from floatlens.evaluation.conditions import CHANGED, CONTROL, PLAIN
 from floatlens.findings import draw
 from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
 from floatlens.findings.samples import mean, parts_of, per_question

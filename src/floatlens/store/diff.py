@@ -24,8 +24,8 @@ def compare(first: RunFolder, second: RunFolder) -> dict[str, Any]:
     both = sorted(ours.keys() & theirs.keys())
     differing = {key: fields for key in both if (fields := fields_that_differ(ours[key], theirs[key]))}
     return {
-        "settings": [each for part in MATCHED for each in differences(before.get(part), after.get(part), part)],
-        "machine": differences(before.get("machine"), after.get("machine"), "machine"),
+        "settings": [each for part in MATCHED for each in differences(before.get(part), after.get(part), (part,))],
+        "machine": differences(before.get("machine"), after.get("machine"), ("machine",)),
         "only_first": [list(key) for key in sorted(ours.keys() - theirs.keys())],
         "only_second": [list(key) for key in sorted(theirs.keys() - ours.keys())],
         "changed": [{"key": list(key), "fields": fields} for key, fields in differing.items()],

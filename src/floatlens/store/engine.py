@@ -40,10 +40,6 @@ def as_one(watch: ProgressCallback | None, label: str, total: int | None) -> Pro
     return (lambda *_: advance) if advance else None
 
 
-def ignore(*_: Any) -> None:
-    """Do nothing; unlike a lambda, it can be sent to a worker."""
-
-
 class WorkerDied(FloatLensError):
     """Says how a worker ended; also the result of a job that every worker died with."""
 
@@ -60,7 +56,7 @@ class Engine:
         if workers < 1:
             raise FloatLensError(f"workers {workers} is not a positive number; use --engine local")
         self.workers, self.gpus_per_worker = workers, gpus_per_worker
-        self.progress: Callable[..., None] = ignore  # called with what a worker reports
+        self.progress: Callable[..., None] | None = None  # called with what a worker reports
         self._pool: list[Any] = []
         self._worker: Callable[[Any], Any] | None = None
         self._keep = False
@@ -123,6 +119,7 @@ class Engine:
                     if kind == READY:
                         each.ready = True
                     elif kind == PROGRESS:
+                        assert self.progress is not None
                         self.progress(*content)
                     elif kind == FAILED:
                         raise content[0]
@@ -277,7 +274,7 @@ def run_all(
     own process.
     """
     if min(jobs, len(tasks)) < 2:
-        return [_call(function, watch, task) for task in tasks]
+        return [_call(function, watch, job) for job in enumerate(tasks)]
     engine = Engine(min(jobs, len(tasks)))
     bars: dict[str, Callable[[], None]] = {}
 
@@ -289,19 +286,16 @@ def run_all(
             bars[name]()
 
     engine.progress = show
-    found = {number: result for (number, _), result in engine.run(partial(_call_in_worker, function), enumerate(tasks))}
+    work = partial(_call, function, _send_progress)
+    found = {number: result for (number, _), result in engine.run(work, enumerate(tasks))}
     return [found[number] for number in range(len(tasks))]
 
 
-def _call(function: Callable[..., Any], watch: ProgressCallback | None, task: tuple[Any, ...]) -> Any:
+def _call(function: Callable[..., Any], watch: ProgressCallback | None, job: tuple[int, tuple[Any, ...]]) -> Any:
     try:
-        return function(*task, watch=watch)
+        return function(*job[1], watch=watch)
     except Exception as error:  # returned as a value, so that the other tasks go on
         return sendable(error)
-
-
-def _call_in_worker(function: Callable[..., Any], job: tuple[int, tuple[Any, ...]]) -> Any:
-    return _call(function, _send_progress, job[1])
 
 
 def _send_progress(label: str, total: int | None) -> Callable[[], None]:

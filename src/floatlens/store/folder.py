@@ -245,14 +245,17 @@ class RunFolder:
         self.check_lock()
         self.storage.remove_partial()  # of workers that were killed
         self.write_lines(ERRORS, self.errors())
-        self.upload()
+        if self.remote and "path" in self.__dict__:
+            self.upload(self.path)
         self.close()
 
-    def upload(self) -> None:
-        """Upload tables and figures to the URL; nothing is to be done on a disk."""
-        if self.remote and "path" in self.__dict__:
-            for path in sorted(path for path in self.path.rglob("*") if path.is_file()):
-                self.storage.write(path.relative_to(self.path).as_posix(), path.read_bytes())
+    def upload(self, local: Path) -> None:
+        """Write the tables and figures in a local folder to the URL, where results, traces and models' runs are already."""
+        self.check_lock()
+        for path in sorted(path for path in local.rglob("*") if path.is_file()):
+            name = path.relative_to(local).as_posix()
+            if name not in (MANIFEST, LOCK) and name.partition("/")[0] not in (RESULTS, SAMPLES, "models"):
+                self.storage.write(name, path.read_bytes())
 
     def __enter__(self) -> RunFolder:
         return self
@@ -299,9 +302,9 @@ class RunFolder:
             yield name, Result.from_bytes(content, name)
 
     def recover(self) -> None:
-        """Repair an interrupted run: remove partial files, and move broken results to `broken/`.
+        """Repair an interrupted run: remove partial files and errors, and move broken results to `broken/`.
 
-        A result with a broken trace is moved with it; both are computed again.
+        A result with a broken trace is moved with it; both are computed again, and what failed is tried again.
         """
         self.storage.remove_partial()
         for name, result in list(self._records()):
@@ -309,18 +312,11 @@ class RunFolder:
             broken = [tree for tree, digest in trees.items() if hash_tree(self.storage, tree) != digest]
             if result is None or broken:
                 for each in (name, *broken):
-                    self._move_to_broken(each)
-
-    def _move_to_broken(self, name: str) -> None:
-        flat = name.replace("/", "-")
-        number = sum(other.removeprefix(f"{BROKEN}/").startswith(flat) for other in self.storage.names(BROKEN))
-        self.storage.move(name, f"{BROKEN}/{flat}.{number}")
-
-    def forget(self, results: Iterable[Result]) -> None:
-        """Remove results, so that they are computed again."""
-        self.check_lock()
-        for result in results:
-            self.storage.remove(result.file)
+                    flat, there = each.replace("/", "-"), self.storage.names(BROKEN)
+                    number = sum(other.startswith(f"{BROKEN}/{flat}") for other in there)
+                    self.storage.move(each, f"{BROKEN}/{flat}.{number}")
+            elif result.value.get("error"):
+                self.storage.remove(name)
 
     # --- traces -------------------------------------------------------------------------------------------------------
 
@@ -404,66 +400,58 @@ class RunFolder:
 
 
 def check_same_settings(location: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error that names the differing settings if a run was started with other ones; see `narrow`."""
+    """Raise an error that names the differing settings if a run was started with other ones, unless they ask for less."""
     old, new = json.loads(json.dumps(before)), json.loads(json.dumps(now, default=str))
-    narrow(old, new)
     for part in (part for part in MATCHED if part in old and part in new):
-        if differing := differences(old[part], new[part], "" if part == "asked" else part):
+        path = () if part == "asked" else (part,)
+        if found := differences(old[part], new[part], path, may_shrink=old.get("command") in (*NARROWED, STUDY)):
             raise FloatLensError(
-                f"{location} was started with other settings ({'; '.join(differing)}); use the same, or another --out"
+                f"{location} was started with other settings ({'; '.join(found)}); use the same, or another --out"
             )
 
 
-def narrow(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Reduce the manifest of a run to the models, data sets, conditions, findings and first questions that are asked for
-    now, if these are among its own."""
-    if before.get("command") not in (*NARROWED, STUDY):
-        return
-    for name in ("models", "data"):
-        one, other = before.get(name), now.get(name)
-        if isinstance(one, dict) and isinstance(other, dict):
-            before[name] = {key: each for key, each in one.items() if key in other or not other.keys() <= one.keys()}
-    old, new = before.get("asked"), now.get("asked")
-    if isinstance(old, dict) and isinstance(new, dict):
-        _narrow_asked(old, new)
-        several = [asked.get("plans") for asked in (old, new)]
-        if all(isinstance(plans, list) for plans in several):  # a study whose models are asked different questions
-            for one, other in zip(*several, strict=False):
-                _narrow_asked(one, other)
-
-
-def _narrow_asked(old: dict[str, Any], new: dict[str, Any]) -> None:
-    for name in ("models", "data", "conditions", "findings"):
-        one, other = old.get(name), new.get(name)
-        if isinstance(one, list) and isinstance(other, list) and all(each in one for each in other):
-            old[name] = other
-    read, limit = old.get("read"), (new.get("read") or {}).get("limit")
-    if isinstance(read, dict) and limit is not None and read.get("seed") is None:  # questions in the order of the data
-        whole = read.get("limit") or limit
-        read["limit"] = min(whole, limit) if isinstance(whole, int) else whole
-    scope, given, sizes = old.get("scope"), new.get("scope"), old.get("sizes")
-    if isinstance(scope, dict) and isinstance(given, dict):  # these options are resolved in `findings` and `sizes`
-        scope |= {name: given[name] for name in ("only", "skip", "beyond", "sizes") if name in given}
-    if isinstance(sizes, dict):
-        for part, size in (new.get("sizes") or {}).items():
-            most = sizes.get(part, 0)
-            if most is None or (isinstance(most, int) and size is not None and size <= most):
-                sizes[part] = size
-
-
-def differences(before: Any, now: Any, name: str = "") -> list[str]:
+def differences(before: Any, now: Any, path: tuple[str, ...] = (), may_shrink: bool = False) -> list[str]:
     """The fields in which two JSON values differ, each with both values; NaN equals NaN.
+
+    With `may_shrink`, fields of a manifest that ask for less do not count.
 
     >>> differences({"steps": 4, "read": {"seed": 0}}, {"steps": 4, "read": {"seed": 1}})
     ['read.seed: 0, now 1']
     """
+    if may_shrink and asks_less(path, before, now):
+        return []
+    if path[-1:] == ("plans",) and isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        before, now = (dict(zip(map(str, range(len(plans))), plans, strict=True)) for plans in (before, now))
     if isinstance(before, dict) and isinstance(now, dict):
-        found: list[str] = []
-        for key in sorted({*before, *now}):
-            found += differences(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
-        return found
+        keys = sorted({*before, *now})
+        return [each for k in keys for each in differences(before.get(k), now.get(k), (*path, str(k)), may_shrink)]
     texts = [json.dumps(value, ensure_ascii=False) for value in (before, now)]
-    return [] if before == now or texts[0] == texts[1] else [f"{name}: {texts[0]}, now {texts[1]}"]
+    return [] if before == now or texts[0] == texts[1] else [f"{'.'.join(path)}: {texts[0]}, now {texts[1]}"]
+
+
+def asks_less(path: tuple[str, ...], before: Any, now: Any) -> bool:
+    """Whether a field of a manifest asks for fewer models, data sets, conditions, findings or questions than before."""
+    match path:
+        case ("models" | "data", _):
+            return now is None
+        case (*_, "models" | "data" | "conditions" | "findings") if isinstance(before, list) and isinstance(now, list):
+            return all(each in before for each in now)
+        case (*_, "read") if isinstance(before, dict) and isinstance(now, dict):  # questions in the order of the data
+            first = before.get("seed") is None and _is_fewer(before.get("limit"), now.get("limit"))
+            return first and before | {"limit": now["limit"]} == now
+        case (
+            *_,
+            "scope",
+            "only" | "skip" | "beyond" | "sizes",
+        ):  # these options are resolved in `findings` and `sizes`
+            return True
+        case (*_, "sizes", _):
+            return _is_fewer(before, now)
+    return False
+
+
+def _is_fewer(before: Any, now: Any) -> bool:
+    return isinstance(now, int) and (before is None or (isinstance(before, int) and now <= before))
 
 
 def _only_leftovers(root: Path) -> bool:

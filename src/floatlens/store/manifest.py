@@ -42,7 +42,7 @@ def describe(
     manifest = {
         "format": FORMAT,
         "command": command,
-        "asked": {name: hash_texts(value) if name in PRIVATE else _plain(value) for name, value in asked.items()},
+        "asked": {name: hash_texts(value) if name in PRIVATE else value for name, value in asked.items()},
         "models": {checkpoint.name: describe_model(checkpoint) for checkpoint in checkpoints},
         "data": {each: data_hash(each) for name in data for each in expand(name)},
         "versions": versions(),
@@ -51,15 +51,7 @@ def describe(
         "arguments": shareable_arguments(ARGUMENTS),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return {name: _without_credentials(value) for name, value in manifest.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Template):
-        return value.text
-    if is_dataclass(value):
-        return {name: _plain(each) for name, each in recorded(value).items()}
-    return value
+    return _shareable(manifest)
 
 
 def shareable_arguments(arguments: Sequence[str]) -> list[str]:
@@ -88,12 +80,17 @@ def hash_texts(value: Any) -> Any:
     return [hash_texts(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _without_credentials(value: Any) -> Any:
+def _shareable(value: Any) -> Any:
+    """The value for JSON: of options those that results depend on, of a template its text, of URLs no credentials."""
+    if isinstance(value, Template):
+        value = value.text
+    elif is_dataclass(value):
+        value = recorded(value)
     if isinstance(value, str):
         return hide_credentials(value)
     if isinstance(value, Mapping):
-        return {_without_credentials(key): _without_credentials(each) for key, each in value.items()}
-    return [_without_credentials(each) for each in value] if isinstance(value, list | tuple) else value
+        return {_shareable(key): _shareable(each) for key, each in value.items()}
+    return [_shareable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def describe_model(checkpoint: Checkpoint) -> dict[str, Any]:

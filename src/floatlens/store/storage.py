@@ -76,10 +76,7 @@ class Storage:
             return bytes(self.files.cat_file(path))
 
     def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """The files of these names, in this order; files at a URL are requested in parallel."""
-        if self.folder is not None:
-            yield from ((name, self.read(name)) for name in names)
-            return
+        """The files of these names, in this order; several are read at a time."""
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             for start in range(0, len(names), CHUNK):
                 chunk = names[start : start + CHUNK]

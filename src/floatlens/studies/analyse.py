@@ -12,12 +12,10 @@ from typing import Any
 
 import pandas as pd
 import xarray as xr
-from pyarrow import ArrowException
-from pyarrow.parquet import read_metadata
 
 from floatlens.attention.statistic import expand
 from floatlens.errors import FloatLensError
-from floatlens.evaluation.answers import answers_of
+from floatlens.evaluation.answers import read_answers
 from floatlens.evaluation.metrics import score
 from floatlens.findings import style
 from floatlens.findings.finding import (
@@ -130,16 +128,7 @@ def available(runs: Sequence[Path]) -> tuple[str, ...]:
 
 def answers_in(runs: Sequence[Path]) -> pd.DataFrame:
     """Return all answers of the runs, possibly none."""
-    paths = [file for run in runs if (file := run / "answers.parquet").exists() and _has_rows(file)]
-    return answers_of(paths) if paths else pd.DataFrame({"condition": [], "stress": [], "model": []}, dtype=object)
-
-
-def _has_rows(file: Path) -> bool:
-    """Return whether a table is not known to be empty; one that cannot be read is reported by its reader."""
-    try:
-        return bool(read_metadata(file).num_rows)
-    except (OSError, ArrowException):
-        return True
+    return read_answers(file for run in runs if (file := run / "answers.parquet").exists())
 
 
 def shown_samples(runs: Sequence[Path], condition: str = "") -> list[list[Path]]:

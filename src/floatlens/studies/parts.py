@@ -25,7 +25,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.ablate import ablate
 from floatlens.evaluation.answers import AnswerRecord, answers_table
 from floatlens.evaluation.conditions import conditions, standard
-from floatlens.evaluation.loop import Experiment, Journal, ModelWorker, run_experiments
+from floatlens.evaluation.loop import Experiment, FirstAsked, ModelWorker, run_experiments
 from floatlens.evaluation.sources import CLOSED, OPEN, SHORT, DataSource, Key, with_gold_at
 from floatlens.evaluation.stress import STRESSES, StressLevel, StressOptions, stress_experiments
 from floatlens.findings.drift import OTHER_TASK, OTHER_WORDS, UNTRAINED
@@ -80,10 +80,10 @@ class ModelStudy:
     lens: Lens
     sources: Sequence[DataSource]
     folder: RunFolder
-    journal: Journal
     worker: ModelWorker
     engine: Engine | None
     watch: ProgressCallback | None
+    first: FirstAsked = field(default_factory=dict)
     rows: dict[Key, AnswerRecord] = field(default_factory=dict)
     traced: list[str] = field(default_factory=list)  # the names of the traces
     tables: list[pd.DataFrame] = field(default_factory=list)  # answers with additional columns
@@ -120,10 +120,10 @@ def study_model(
             return before
         if before:
             storage.remove(PARTS)
-        worker, journal = ModelWorker(plan.load), Journal(folder, share_prompts=True)
-        plan_with = worker.planning_lens(model, engine is None)
-        shared = ModelStudy(plan, model, plan_with, plan.sources(), folder, journal, worker, engine, watch)
-        del plan_with
+        worker = ModelWorker(plan.load)
+        shared = ModelStudy(
+            plan, model, worker.planning_lens(model, engine is None), plan.sources(), folder, worker, engine, watch
+        )
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
         for name in plan.parts:
@@ -152,7 +152,8 @@ def ask_questions(shared: ModelStudy, part: str) -> None:
     jobs, notes = EXPERIMENTS[part](plan, shared.model, shared.sources)
     shared.notes += notes
     watch = as_one(shared.watch, f"{shared.model}, {part}", sum(job.count or 0 for job in jobs))
-    records, _ = run_experiments(jobs, shared.worker, shared.journal, engine=shared.engine, watch=watch)
+    how: dict[str, Any] = {"engine": shared.engine, "watch": watch, "first": shared.first}
+    records, _ = run_experiments(jobs, shared.worker, shared.folder, **how)
     moved = part == "traces" and plan.reading.gold_at  # asked three times, say; Table 1 counts a question once
     shared.rows.update({each.key: each for each in records if not (moved and each.condition == OPEN)})
     shared.traced += [each.trace_id for each in records if part == "traces"]
@@ -195,8 +196,7 @@ def stress_tests(plan: StudyPlan, model: str, sources: Sequence[DataSource]) -> 
 def _experiment(
     plan: StudyPlan, model: str, source: DataSource, condition: str, samples: Sequence[Sample]
 ) -> Experiment:
-    size = plan.run.batch_size
-    return Experiment(model, source.label, condition, samples, plan.sampling, plan.reading, size, len(samples))
+    return Experiment(model, source.label, condition, samples, plan.sampling, plan.reading, plan.run.batch_size)
 
 
 def stress_levels(
@@ -291,15 +291,14 @@ def run_replays(shared: ModelStudy) -> None:
     watch = as_one(shared.watch, f"{model}, replays", (1 + len(INSTRUCTIONS)) * len(traces))
     recording = Recording(record=("received",), detail=plan.scope.detail)
     with shared.folder_inside(REPLAYS, replays=[UNTRAINED, *INSTRUCTIONS]) as folder:
-        journal = Journal(folder)
 
         def replay(worker: ModelWorker, *variants: str) -> None:
             made = (replayed_prompt(shared.lens, trace, variant) for trace in traces for variant in variants)
             prompts = [prompt for prompt in made if prompt is not None]
-            size, count = plan.run.batch_size, len(prompts)
-            job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, size, count, recording=recording)
+            size = plan.run.batch_size
+            job = Experiment(model, "", "", prompts, plan.sampling, plan.reading, size, recording=recording)
             if prompts:
-                run_experiments([job], worker, journal, engine=shared.engine, watch=watch)
+                run_experiments([job], worker, folder, engine=shared.engine, watch=watch)
 
         replay(shared.worker, *INSTRUCTIONS)
         shared.lens, shared.worker.held = shared.worker.planning_lens(model, False), None  # no room for two

@@ -47,45 +47,50 @@ def make(
     out: Path,
     *,
     sections: Sequence[Section] | None = None,
-    drawn: Path | None = None,
     jobs: int = 1,
     watch: ProgressCallback | None = None,
 ) -> Path:
     """Write the report of run folders to one HTML file.
 
-    `sections`, with their figures under `drawn`, are built from the runs unless given.
+    `sections`, with their figures beside the file, are built from the runs unless given.
     """
     homes = [folder.path for run in runs for folder in model_runs(run)]
     header = about(runs, homes)
-    if sections is not None and drawn is not None:
-        return _write(out, header, sections, drawn, homes)
-    tracks = {home: open_track(home) for home in homes if (home / TRACK).exists()}
-    others = [home for home in homes if home not in tracks]
+    with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
+        target = out.parent if sections is not None else Path(temporary)
+        if sections is None:
+            sections = analyse_runs(runs, homes, header, target, jobs, watch)
+        shown = shown_traces(homes)
+        opening = draw_opening(homes, shown, target / FIGURES) if not header["tracked"] else None
+        text = render(header, sections, target / FIGURES, films(homes, shown), opening)
+    with atomic_write(out) as temporary_file:
+        temporary_file.write_text(text, encoding="utf-8", errors="surrogatepass")
+    return out
+
+
+def analyse_runs(
+    runs: Sequence[Path],
+    homes: Sequence[Path],
+    header: dict[str, Any],
+    target: Path,
+    jobs: int,
+    watch: ProgressCallback | None,
+) -> list[Section]:
+    """Analyse what the runs have data for, also their tracks; a report of tracks alone gets its own title."""
+    tracks = [open_track(home) for home in homes if (home / TRACK).exists()]
+    others = [home for home in homes if not (home / TRACK).exists()]
     names = available(others)
     if not names and not tracks:
-        run_names = ", ".join(str(run) for run in runs)
         raise FloatLensError(
-            f"{run_names} has nothing to show; create traces (floatlens trace), answers with and without passages "
-            "(floatlens eval --both) or a study"
+            f"{', '.join(map(str, runs))} has nothing to show; create traces (floatlens trace), answers with and without "
+            "passages (floatlens eval --both) or a study"
         )
-    with tempfile.TemporaryDirectory(prefix="floatlens-report-") as temporary:
-        target = Path(temporary)
-        found = analyse_findings(names, others, target, jobs, watch)
-        for place, each in enumerate(tracks.values(), 1):
-            found.append(section(each, target, f"track-{place}" if place > 1 else "track"))
-        if tracks and not names:
-            header["tracked"] = [text for each in found for text in each.seen]
-            header["title"] = "What became of the sink over training"
-        return _write(out, header, found, target, homes)
-
-
-def _write(out: Path, header: dict[str, Any], sections: Sequence[Section], drawn: Path, homes: Sequence[Path]) -> Path:
-    shown = shown_traces(homes)
-    opening = draw_opening(homes, shown, drawn / FIGURES) if not header["tracked"] else None
-    text = render(header, sections, drawn / FIGURES, films(homes, shown), opening)
-    with atomic_write(out) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
-    return out
+    found = analyse_findings(names, others, target, jobs, watch)
+    found += [section(each, target, f"track-{n}" if n > 1 else "track") for n, each in enumerate(tracks, 1)]
+    if tracks and not names:
+        header["tracked"] = [text for each in found for text in each.seen]
+        header["title"] = "What became of the sink over training"
+    return found
 
 
 def about(runs: Sequence[Path], homes: Sequence[Path]) -> dict[str, Any]:
@@ -102,10 +107,10 @@ def about(runs: Sequence[Path], homes: Sequence[Path]) -> dict[str, Any]:
         given = json.loads(str(trace.get("settings", "{}")))
         text = ", ".join(f"{key} {value}" for key, value in given.items() if value is not None)
         settings[f"{short(name)} ({trace.get('sampler', '')})"] = text
-    for name, kind in zip(answers["model"], answers["kind"], strict=True) if "kind" in answers else ():
+    for name, kind in zip(answers["model"], answers["kind"], strict=True):
         models.setdefault(str(name), {"name": str(name), "kind": str(kind).upper(), "family": "", "n_layers": ""})
     errors = [error for folder in folders for error in folder.errors()]
-    data = list(dict.fromkeys(str(name) for name in answers["data"])) if "data" in answers else []
+    data = list(dict.fromkeys(map(str, answers["data"])))
     ordered = sorted(models.values(), key=lambda model: model["kind"] != "MDM")
     names = listed([short(model["name"]) for model in ordered])
     counts = [count(len(models), "model"), count(len(traces), "trace"), count(len(answers), "answer")]

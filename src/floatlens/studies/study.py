@@ -30,8 +30,7 @@ from floatlens.keywords import StudyKeywords
 from floatlens.options import Data, Load, Run, Sampling, Scope
 from floatlens.options import make as make_options
 from floatlens.store.engine import Engine, ProgressCallback, make_engine, run_all
-from floatlens.store.folder import MANIFEST, RunFolder, safe_name
-from floatlens.store.lock import NAME as LOCK
+from floatlens.store.folder import RunFolder, safe_name
 from floatlens.store.runs import MODELS, model_runs
 from floatlens.studies.analyse import analyse_findings, answers_in, reason_of
 from floatlens.studies.parts import EXPERIMENTS, choose_interventions, study_model
@@ -157,9 +156,9 @@ def run_study(
         made.seconds = time.monotonic() - began
         folder.check_lock()
         write_results(made, answers_in(runs), {each["model"]: each["seconds"] for each in statuses})
-        make([local], local / REPORT, sections=sections, drawn=local)
+        make([local], local / REPORT, sections=sections)
         if folder.remote:
-            _upload(local, folder)
+            folder.upload(local)
         folder.finish()
     return made
 
@@ -197,15 +196,6 @@ def write_results(study: Study, answers: pd.DataFrame, seconds: Mapping[str, Any
     for name, text in texts.items():
         with atomic_write(study.path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
-
-
-def _upload(local: Path, folder: RunFolder) -> None:
-    """Write everything but the models' runs, which are there already, to a study at a URL."""
-    folder.check_lock()
-    for path in sorted(path for path in local.rglob("*") if path.is_file()):
-        name = path.relative_to(local).as_posix()
-        if name not in (MANIFEST, LOCK) and not name.startswith(f"{MODELS}/"):
-            folder.storage.write(name, path.read_bytes())
 
 
 # How long it takes
@@ -263,7 +253,7 @@ def _seconds_per_question(job: Experiment, worker: ModelWorker) -> float:
     """The time of one question, or per question of a batch if one is quick."""
     for count in (1, job.batch_size):
         samples = list(islice(job.samples, count))
-        seconds = _timed(run_experiments, [replace(job, samples=samples, count=len(samples))], worker)
+        seconds = _timed(run_experiments, [replace(job, samples=samples)], worker)
         if seconds > ENOUGH:
             break
     return seconds / len(samples)

@@ -8,17 +8,18 @@ The text in which the token matters most is traced for the first films, and `mak
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from floatlens.data.prompt import Prompt
 from floatlens.data.read import label, read
+from floatlens.data.sample import Sample
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import AnswerRecord
-from floatlens.evaluation.loop import Case, Checksums, Experiment, Journal, ModelWorker, run_experiments
+from floatlens.evaluation.loop import Case, Checksums, Experiment, ModelWorker, run_experiments
 from floatlens.findings import sink
 from floatlens.findings.sink import AS_IS, BACK, FIND, OUT, Text, conditions, find_candidate, measure_text
 from floatlens.findings.window import LENGTH, reason_against
@@ -38,28 +39,20 @@ SEARCHED_FOR_FILM = 5  # texts in which the token of the explorer's first film i
 SEARCHED = 0.4  # share of the texts in which the candidate is searched; the others are read under every condition
 
 
-@dataclass
-class TextRecord(AnswerRecord):
-    """One text under one condition: the numbers of `measure_text`, or the reason why there are none."""
-
-    numbers: dict[str, Any] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class TextExperiment(Experiment):
-    """Texts for one model under one condition; the samples are `Text`s by id."""
+    """Texts for one model under one condition; the samples are `Text`s by id. The numbers are those of `measure_text`."""
 
     def cases(self, lens: Lens, sample: Any) -> list[Case]:
         id_, text = sample
-        record = TextRecord(id_, "", [], self.model, self.data, self.condition, kind=lens.family.kind)
-        return [Case(replace(record, numbers={"inserted": text.inserted}), Prompt.from_ids(text.ids))]
+        names = {"model": self.model, "data": self.data, "condition": self.condition, "kind": lens.family.kind}
+        prompt, numbers = Prompt.from_ids(text.ids), {"inserted": text.inserted}
+        return [Case(AnswerRecord.before(Sample(id_, "", []), prompt, None, **names, numbers=numbers), prompt)]
 
     def decode(self, worker: ModelWorker, cases: list[Case]) -> list[dict[str, Any]]:
-        lens, made = worker.lens(self.model), []
-        for case in cases:
-            assert isinstance(case.record, TextRecord) and case.prompt is not None
-            made.append(measure_text(lens, Text(self.condition, case.prompt.ids, case.record.numbers["inserted"])))
-        return made
+        lens = worker.lens(self.model)
+        texts = [Text(self.condition, prompt.ids, each.numbers["inserted"]) for each, prompt in cases if prompt]
+        return [measure_text(lens, text) for text in texts]
 
     def finish(self, lens: Lens, record: Any, made: Any, folder: RunFolder | None) -> tuple[AnswerRecord, Checksums]:
         return replace(record, numbers={name: made[name] for name in made if name != "condition"}), {}
@@ -75,15 +68,14 @@ def run_texts(shared: ModelStudy) -> None:
     texts = token_texts(lens.tokenizer, read_texts(source, plan.sizes["texts"]))
     searched, tested = split_texts(texts)
     with shared.folder_inside(TEXTS, texts=source) as folder:
-        journal = Journal(folder, kind=TextRecord)
 
-        def read_under(by_condition: Mapping[str, Mapping[str, Text]], why: str) -> list[TextRecord]:
+        def read_under(by_condition: Mapping[str, Mapping[str, Text]], why: str) -> list[AnswerRecord]:
             jobs = []
             for condition, several in by_condition.items():
                 samples: list[Any] = list(several.items())
-                jobs.append(TextExperiment(model, label(source), condition, samples, batch_size=1, count=len(samples)))
+                jobs.append(TextExperiment(model, label(source), condition, samples, batch_size=1))
             watch = as_one(shared.watch, f"{model}, texts {why}", sum(map(len, by_condition.values())))
-            return run_experiments(jobs, shared.worker, journal, engine=shared.engine, watch=watch)[0]
+            return run_experiments(jobs, shared.worker, folder, engine=shared.engine, watch=watch)[0]
 
         found = read_under({FIND: {id_: Text(FIND, ids[:LENGTH]) for id_, ids in searched.items()}}, "to find the sink")
         sinks = [record.numbers["sink_id"] for record in found if not record.error]
@@ -103,7 +95,9 @@ def run_texts(shared: ModelStudy) -> None:
         read_once = read_under(by_condition | {OUT: without}, "with and without its token")
         copies = [replace(r, condition=OUT) for r in read_once if r.condition == AS_IS and r.id in same]
         records = found + read_once + copies
-        folder.write_table(TEXTS, texts_table(records))
+        names = ("id", "model", "kind", "data", "condition", "error")
+        rows = [{name: getattr(record, name) for name in names} | record.numbers for record in records]
+        folder.write_table(TEXTS, pd.DataFrame(rows))
         folder.finish()
     if lens.family.kind == "mdm" and sinks.count(candidate) >= sink.FEWEST * len(sinks):
         floating = {(r.condition, r.id): r.numbers.get("floating") or 0.0 for r in records}
@@ -163,12 +157,6 @@ def split_texts(texts: Mapping[str, list[int]]) -> tuple[dict[str, list[int]], d
     """Return the texts in which the candidate is searched, and those that are read under every condition."""
     count = max(1, round(SEARCHED * len(texts)))
     return dict(list(texts.items())[:count]), dict(list(texts.items())[count:])
-
-
-def texts_table(records: Sequence[TextRecord]) -> pd.DataFrame:
-    """One row per text and condition; the numbers are columns, those by layer lists."""
-    names = ("id", "model", "kind", "data", "condition", "error")
-    return pd.DataFrame([{name: getattr(record, name) for name in names} | record.numbers for record in records])
 
 
 def read_texts(source: str, limit: int | None) -> dict[str, str]:

@@ -60,8 +60,7 @@ NAME, FILE = "track", "track.parquet"
 TEXTS = 8  # by default
 COPIED = 32  # tokens of a text that are written again after its first 64
 SHORTEST = window.FEWEST_KEYS + window.ROWS  # prompt
-# tokens of a question with its passages and answer
-FEWEST = SHORTEST + window.FEWEST_WINDOWS * window.ROWS + window.HIDDEN
+FEWEST = SHORTEST + window.FEWEST_WINDOWS * window.ROWS + window.HIDDEN  # of a question with passages and answer
 RULE = "sigma(3)"
 STEP = re.compile(r"(?:checkpoint|step|epoch|iter|at)[-_]?(\d+)$")
 PARTS = re.compile(r"(\d+)")
@@ -215,14 +214,6 @@ def split_family(spec: str) -> tuple[str, str]:
     return (name, family) if name and family in FAMILIES.names() else (spec, "")
 
 
-def locate(spec: str, load: Load) -> Checkpoint:
-    """Find the files of NAME, NAME@REVISION or BASE+ADAPTER, each perhaps with :FAMILY; no weights are read."""
-    folder = Path(split_name(spec)[0]).expanduser()
-    if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
-        raise FloatLensError(f"it is an adapter without its model; write MODEL+{folder}")
-    return find(spec, load)
-
-
 def check_series(specs: Sequence[str], load: Load, skip_broken: bool) -> tuple[list[Checkpoint], dict[str, str]]:
     """The checkpoints that can be loaded, and the reason for each other one; an error unless those may be left out.
 
@@ -232,7 +223,10 @@ def check_series(specs: Sequence[str], load: Load, skip_broken: bool) -> tuple[l
     broken: dict[str, str] = {}
     for spec in specs:
         try:
-            checkpoint = locate(spec, load)
+            folder = Path(split_name(spec)[0]).expanduser()
+            if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
+                raise FloatLensError(f"it is an adapter without its model; write MODEL+{folder}")
+            checkpoint = find(spec, load)
             if checkpoint.folder is not None:
                 check_weights(checkpoint)
             if checkpoint.adapter is not None:
@@ -258,10 +252,8 @@ def common_tokenizer(series: Sequence[Checkpoint]) -> Any:
     for checkpoint in series:
         if differing := dict(_architecture(checkpoint).items() - sizes.items()):
             what, value = min(differing.items())
-            raise FloatLensError(
-                f"{checkpoint.name} has another architecture than {first}: {what} {value}, not {sizes[what]}; "
-                f"track checkpoints of one model"
-            )
+            but = f"architecture than {first}: {what} {value}, not {sizes[what]}"
+            raise FloatLensError(f"{checkpoint.name} has another {but}; track checkpoints of one model")
         source = checkpoint.source, checkpoint.gguf_file
         if source not in tokenizers:
             tokenizers[source] = load_tokenizer(checkpoint)
