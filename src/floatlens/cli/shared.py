@@ -254,8 +254,9 @@ def make_console(**settings: Any) -> Console:
 
 def print_lines(lines: Iterable[str], **console: Any) -> None:
     """Print lines as they are, without markup."""
+    shown = make_console(**console)
     for line in lines:
-        make_console(**console).print(line, markup=False, soft_wrap=True)
+        shown.print(line, markup=False, soft_wrap=True)
 
 
 def print_notes(lines: Iterable[str]) -> None:
