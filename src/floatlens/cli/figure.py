@@ -67,8 +67,8 @@ def command(
         if len(rule) > 1:
             raise FloatLensError(f"{name} takes one --rule, not {len(rule)}; only absorption compares several")
         chosen = rule[0]
-    layers: Any = layer and ("average" if layer == ["average"] else common.parse_numbers(",".join(layer), "--layer"))
-    asked: dict[str, Any] = {"layer": layers or None, "rule": chosen, "sample": sample, "head": head}
+    layers: Any = "average" if layer == ["average"] else common.parse_numbers(",".join(layer or ()) or None, "--layer")
+    asked: dict[str, Any] = {"layer": layers, "rule": chosen, "sample": sample, "head": head}
     asked |= {"step": step, "paper": paper or None}
     given = {key: value for key, value in asked.items() if value is not None}
     for key in given:
