@@ -62,8 +62,8 @@ def command(
     def plan(models: tuple[str, ...], data: tuple[str, ...], findings: tuple[str, ...], tokens: int) -> StudyPlan:
         fewer: dict[str, Any] = {} if full else {"sizes": SIZES, "stresses": STRESSES}
         scope = Scope(only=findings, offset=OFFSET, jobs=jobs or cores(), **fewer)
-        how = {"reading": Data(passages=5, limit=limit), "sampling": Sampling(max_new_tokens=tokens)}
-        return StudyPlan(models=models, data=data, scope=scope, run=Run(resume=resume), **how)
+        reading, sampling, run = Data(passages=5, limit=limit), Sampling(max_new_tokens=tokens), Run(resume=resume)
+        return StudyPlan(models=models, data=data, scope=scope, reading=reading, sampling=sampling, run=run)
 
     every = choose_findings(common.parse_names(only), beyond=full)
     real = tuple(name for name in every if name in ANCHORS)

@@ -36,8 +36,8 @@ def play(
     lens.settings(**settings).fits(len(prompt.ids), lens.context_length)
     interventions = [parse_intervention(spec) for spec in asked["interventions"]]
     with lens.intervene(*interventions) if interventions else nullcontext():
-        shown = {"record": ["received"], "show": ["attention_mean"]}  # a film needs no other statistic
-        watch = lens.watch([prompt], sample_ids=[str(asked["id"])], **shown, **settings)
+        settings |= {"record": ["received"], "show": ["attention_mean"]}  # a film needs no other statistic
+        watch = lens.watch([prompt], sample_ids=[str(asked["id"])], **settings)
         header = start(lens, asked, prompt, watch, [str(each) for each in interventions])
         known = [int(i) for i in header["vocabulary"]]
         yield {"type": "start", "id": asked["id"], "film": header}
