@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import typer
 
 import floatlens
 from floatlens.anchors import RULES
 from floatlens.attention.statistic import STATISTICS
-from floatlens.cli.main import COMMANDS, CommandLineError, list_options
+from floatlens.cli.main import COMMANDS, CommandLineError, load_command
 from floatlens.cli.main import run as floatlens_run
 from floatlens.data.read import read
 from floatlens.findings.finding import FINDINGS
@@ -297,11 +296,8 @@ def test_every_command_in_the_documentation_has_known_options(monkeypatch: pytes
     for page, (name, *words) in found:
         if name.startswith("-"):
             continue
-        module = importlib.import_module(f"floatlens.cli.{COMMANDS[name][0]}")
-        app = typer.Typer()
-        app.command(name)(list_options(module.command))
         try:
-            typer.main.get_command(app).make_context(name, list(words))
+            load_command(name).make_context(name, list(words))
         except CommandLineError as error:
             pytest.fail(f"{page}: floatlens {name} {' '.join(words)}: {error}")
 
@@ -333,9 +329,7 @@ def test_the_commands_of_a_page_run(page: str) -> None:
 def test_every_option_that_a_page_names_exists() -> None:
     known = {"--help", "--version", "--debug", "--install-completion"}
     for name in COMMANDS:
-        app = typer.Typer()
-        app.command(name)(list_options(importlib.import_module(f"floatlens.cli.{COMMANDS[name][0]}").command))
-        known |= {text for each in typer.main.get_command(app).params for text in (*each.opts, *each.secondary_opts)}
+        known |= {text for each in load_command(name).params for text in (*each.opts, *each.secondary_opts)}
     for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         for code in re.findall(r"`([^`]+)`", text):

@@ -100,15 +100,10 @@ def commands() -> str:
     """Return all commands with their arguments and options, as Markdown."""
     import typer
 
-    from floatlens.cli.main import COMMANDS, Commands, app
+    from floatlens.cli.main import COMMANDS, app, load_command
 
-    group: Any = typer.main.get_command(app)
-    before, Commands.listing = Commands.listing, False
-    try:
-        parts = [section("floatlens", group)]
-        parts += [section(f"floatlens {name}", group.get_command(None, name)) for name in COMMANDS]
-    finally:
-        Commands.listing = before
+    parts = [section("floatlens", typer.main.get_command(app))]
+    parts += [section(f"floatlens {name}", load_command(name)) for name in COMMANDS]
     return "\n\n".join(parts)
 
 

@@ -110,5 +110,5 @@ def test_settings_of_one_sampler_are_typed_and_unknown_ones_refused(tmp_path: Pa
 
 
 def test_names_are_split_at_commas_and_rates_are_readable() -> None:
-    assert parse_names("drift, stress") == ["drift", "stress"] and parse_names(None) == []
+    assert parse_names("drift, stress") == ("drift", "stress") and parse_names(None) == ()
     assert (rate_of(50, 10), rate_of(2, 60)) == ("5.0/s", "30 s each")

@@ -11,10 +11,10 @@ import pytest
 import floatlens as fl
 from floatlens.data.prompt import Prompt
 from floatlens.errors import FloatLensError
-from floatlens.explorer.film import bits, evenly, film, packed, received_and_anchors, unpacked
+from floatlens.explorer.film import bits, evenly, film, packed, received_and_anchors
 from floatlens.explorer.page import escaped_json
 from floatlens.explorer.widget import FilmFrame
-from tests.explorer.traces import planted, tiny
+from tests.explorer.traces import planted, tiny, unpacked
 
 
 @pytest.fixture(scope="module", params=["tiny-mdm", "tiny-arm"])

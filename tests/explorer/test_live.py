@@ -11,10 +11,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from floatlens.data.template import parse
-from floatlens.explorer.film import film, unpacked
+from floatlens.explorer.film import film
 from floatlens.explorer.guard import HEADER
 from floatlens.explorer.messages import Limits
 from tests.explorer.app_client import PASSAGES, QUESTION, TOKEN, app_of, client, connected, gated, lens
+from tests.explorer.traces import unpacked
 
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
 

@@ -78,6 +78,8 @@ def test_links_out_of_a_run_are_not_followed(run: RunFolder, tmp_path: Path) -> 
     assert len(listed["samples"]) == 3 and listed["samples"][0]["id"] == "b"
     code, answer = get(late, "/api/film?run=0&sample=0")
     assert code == 404 and "received is a link" in answer["error"]  # type: ignore[call-overload]
+    code, answer = get(late, "/api/trace?run=0&sample=0")
+    assert code == 404 and "received is a link" in answer["error"], "nor put into an archive"  # type: ignore[call-overload]
     assert get(late, "/api/film?run=0&sample=1")[0] == 200
     assert late.get("/", headers={HEADER: TOKEN}).status_code == 200
     shutil.rmtree(inner)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -16,6 +18,12 @@ PASSAGES = (
     "Tomas Vell was born in Karsk.",
     "The river of Karsk is called Onda.",
 )
+
+
+def unpacked(value: dict[str, Any]) -> np.ndarray:
+    """An array of a film."""
+    flat = np.frombuffer(base64.b64decode(value["data"]), np.dtype(value["dtype"]).newbyteorder("<"))
+    return flat.reshape(value["shape"]).astype(value["dtype"])
 
 
 @cache

@@ -26,8 +26,8 @@ from floatlens.anchors import parse_rule
 from floatlens.data.read import read
 from floatlens.data.template import parse as parse_template
 from floatlens.errors import FloatLensError
+from floatlens.explorer import messages
 from floatlens.explorer.film import film
-from floatlens.explorer.messages import read as read_message
 from floatlens.findings.finding import FINDINGS
 from floatlens.interventions.intervention import parse_intervention
 from floatlens.models.checkpoint import find
@@ -117,7 +117,7 @@ ATTENTION = {"type": "attention", "id": 1, "step": 0, "layer": None, "position":
 @fuzz(5000)
 @given(st.one_of(mutate_json(RUN), mutate_json(ATTENTION), JSON).map(dumps) | mutate_bytes(dumps(RUN)))
 def test_messages_to_the_server(raw: bytes) -> None:
-    tried(lambda: read_message(raw.decode("utf-8", "surrogateescape"), 4096))
+    tried(lambda: messages.check(messages.read(raw.decode("utf-8", "surrogateescape"), 4096)))
 
 
 # --- data ----------------------------------------------------------------------------------------------------------------

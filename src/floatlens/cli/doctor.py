@@ -154,14 +154,13 @@ def show(found: dict[str, Any]) -> None:
     shared.print_records(checks, ("model", "dtype", "implementation", "largest error", "of", "tokens", "verdict"))
     cost = found["cost"]
     where = f"{cost['model']}, {cost['positions']} positions, {cost['steps']} steps"
-    shared.print_lines([f"A trace takes {cost['ratio']:.2f} times plain generation ({where})."])
-    shared.print_lines([AGREE if found["agree"] else DIFFER])
+    lines = [f"A trace takes {cost['ratio']:.2f} times plain generation ({where}).", AGREE if found["agree"] else DIFFER]
     if "kernel" in cost:
         ratios = ", ".join(f"{name} {cost[name] / cost['plain']:.2f}" for name in ("stream", "kernel"))
-        shared.print_lines([f"Over plain generation ({where}): {ratios}."])
+        lines.append(f"Over plain generation ({where}): {ratios}.")
     if found["kernel"]:
-        agrees = all(check["agrees"] for check in found["kernel"])
-        shared.print_lines([KERNEL_AGREES if agrees else KERNEL_DIFFERS])
+        lines.append(KERNEL_AGREES if all(check["agrees"] for check in found["kernel"]) else KERNEL_DIFFERS)
+    shared.print_lines(lines)
 
 
 def versions() -> dict[str, str]:

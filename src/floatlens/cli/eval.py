@@ -96,13 +96,10 @@ def show(found: dict[str, Any], table: Any) -> None:
     """Print Table 1, and what is missing in it."""
     from floatlens.evaluation.table import terminal
 
-    console = shared.make_console()
-    for part in terminal(table):
-        console.print(part)
+    shared.make_console().print(*terminal(table))
     for entry in found["results"]:
         if entry["errors"] or entry["truncated"]:
             where = f"{entry['model']}, {entry['data']}, {entry['condition']}"
-            shared.print_notes(
-                [f"{where}: {entry['errors']} errors, {entry['truncated']} with passages dropped to fit"]
-            )
+            problems = f"{entry['errors']} errors, {entry['truncated']} with passages dropped to fit"
+            shared.print_notes([f"{where}: {problems}"])
     shared.print_claims(found["claims"])

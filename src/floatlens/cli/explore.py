@@ -14,7 +14,6 @@ from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 from floatlens.options import Load
 
-HOST = "127.0.0.1"
 DEMO = "demo"  # the run folder of `floatlens demo`
 SWITCHED = "smollm2-mdm"  # the model of the first film: one text without and with the token that becomes its sink
 MODELS = ("tiny-mdm", "tiny-dream", "tiny-arm")
@@ -30,7 +29,7 @@ def command(
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on. Any but the default lets other machines connect.")
-    ] = HOST,
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 chooses a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the address in the browser.")] = True,
     template: Annotated[Path | None, typer.Option(help="Text file with the slots {passages} and {question}.")] = None,
@@ -50,7 +49,8 @@ def command(
     """
     from floatlens.data.template import DEFAULT, read
 
-    common.check_models([name for name in what or [] if not is_run(name)])
+    models = [name for name in what or [] if not Path(name).is_dir() or (Path(name) / "config.json").exists()]
+    common.check_models(models)  # before slow imports; any other folder is one of runs
     asked_with = read(template) if template else DEFAULT
     try:
         from floatlens.explorer.messages import Limits
@@ -82,11 +82,6 @@ def command(
             open_browser(address(host, bound, ticket=ticket))
         run(app, bound, limits)
     shared.print_lines(["\nThe explorer has ended."])
-
-
-def is_run(name: str) -> bool:
-    """Whether a name is a folder with a run, or with runs inside, and not a model."""
-    return Path(name).is_dir() and not (Path(name) / "config.json").exists()
 
 
 def open_lenses_and_runs(what: list[str], loading: Load) -> tuple[list[Any], list[Path]]:

@@ -13,7 +13,6 @@ from floatlens.cli import shared
 from floatlens.errors import FloatLensError
 
 if TYPE_CHECKING:
-    from floatlens.findings.finding import Finding
     from floatlens.findings.verdict import Verdict
 
 
@@ -57,13 +56,19 @@ def command(
 
         floatlens figure absorption runs/llada --paper
     """
-    from floatlens.findings.finding import FINDINGS, traces_for
+    from floatlens.findings.finding import FINDINGS, describe_setting, traces_for
     from floatlens.findings.verdict import write_claims, write_numbers
     from floatlens.store.runs import model_runs
 
     finding = FINDINGS[name]
     folders = [folder for run in runs for folder in model_runs(run)]
-    asked: dict[str, Any] = {"layer": _layers(layer), "rule": _rule(name, rule), "sample": sample, "head": head}
+    chosen: Any = rule or None
+    if rule and name != "absorption":
+        if len(rule) > 1:
+            raise FloatLensError(f"{name} takes one --rule, not {len(rule)}; only absorption compares several")
+        chosen = rule[0]
+    layers: Any = "average" if layer == ["average"] else common.parse_numbers(",".join(layer or ()) or None, "--layer")
+    asked: dict[str, Any] = {"layer": layers, "rule": chosen, "sample": sample, "head": head}
     asked |= {"step": step, "paper": paper or None}
     given = {key: value for key, value in asked.items() if value is not None}
     for key in given:
@@ -82,7 +87,12 @@ def command(
     written = shared.draw(finding, figures / name, lambda view: traces if view in finding.maps else measured, **given)
     written.append(write_numbers(measured, numbers.with_name(f"{numbers.name}.parquet")))
     verdicts = finding.claims(measured)
-    note = other_setting(finding, str(measured.attrs["setting"]))
+    note, setting = "", str(measured.attrs["setting"])
+    if setting != finding.setting:
+        note = (
+            f"The claims of {name} are about {describe_setting(finding.setting)}; these runs are in another setting, "
+            f"{describe_setting(setting)}, and a study gives other values."
+        )
     written.append(write_claims(target / "claims.json", verdicts))
     failed = sum(len(folder.errors()) for folder in folders)
     if as_json:
@@ -92,36 +102,6 @@ def command(
         return shared.print_json(found | {"run": str(target)})
     show(verdicts, written, failed)
     shared.print_notes([note] if note else [])
-
-
-def other_setting(finding: Finding, setting: str) -> str:
-    """Say that the runs were made in another setting than that of the claims; empty if they were not."""
-    from floatlens.findings.finding import describe_setting
-
-    if setting == finding.setting:
-        return ""
-    return (
-        f"The claims of {finding.name} are about {describe_setting(finding.setting)}; these runs are in another setting, "
-        f"{describe_setting(setting)}, and a study gives other values."
-    )
-
-
-def _layers(asked: list[str] | None) -> Any:
-    return "average" if asked == ["average"] else common.parse_numbers(",".join(asked) if asked else None, "--layer")
-
-
-def _rule(name: str, asked: list[str] | None) -> Any:
-    from floatlens.anchors import parse_rule
-
-    if not asked:
-        return None
-    for spec in asked:
-        parse_rule(spec)
-    if name == "absorption":
-        return asked
-    if len(asked) > 1:
-        raise FloatLensError(f"{name} takes one --rule, not {len(asked)}; only absorption compares several")
-    return asked[0]
 
 
 def show(verdicts: list[Verdict], written: list[Path], failed: int) -> None:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass, replace
 from types import SimpleNamespace
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 import typer.core
@@ -71,8 +71,6 @@ CommandLineError: type[Any] = next(kind for kind in typer.BadParameter.__mro__ i
 class Commands(typer.core.TyperGroup):
     """The commands, each imported when it is called; none is imported to list them."""
 
-    listing: ClassVar[bool] = True
-
     def format_help(self, ctx: Any, formatter: Any) -> None:
         without_flag_types(self, ctx)
         super().format_help(ctx, formatter)
@@ -80,22 +78,19 @@ class Commands(typer.core.TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
+    def get_command(self, ctx: Any, name: str) -> Any:
+        return typer.core.TyperCommand(name, help=COMMANDS[name][1])
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         check_known("command", args[0], COMMANDS)
-        return super().resolve_command(ctx, args)
+        return args[0], load_command(args[0], ctx), args[1:]
 
-    def get_command(self, ctx: Any, name: str) -> Any:
-        if name not in COMMANDS:
-            return None
-        module, about = COMMANDS[name]
-        made = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-        if self.listing:
-            made.command(name, help=about)(lambda: None)
-        else:
-            made.command(name)(list_options(importlib.import_module(f"floatlens.cli.{module}").command))
-        found: Any = without_flag_types(typer.main.get_command(made), ctx)
-        found.name = name
-        return found
+
+def load_command(name: str, ctx: Any = None) -> Any:
+    """Import a command, and list its options."""
+    made = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    made.command(name)(list_options(importlib.import_module(f"floatlens.cli.{COMMANDS[name][0]}").command))
+    return without_flag_types(typer.main.get_command(made), ctx)
 
 
 def without_flag_types(command: Any, ctx: Any) -> Any:
@@ -137,7 +132,6 @@ def run(argv: list[str]) -> int:
     """Run a command line; returns 0, 2 for a usage error, 130 when interrupted, or 1 for a bug."""
     debug = "--debug" in argv
     words = [word for word in argv if word != "--debug"]
-    Commands.listing = not any(word in COMMANDS for word in (*words, *to_complete()))
     if words == ["--version"]:
         from floatlens.cli.doctor import versions
 
@@ -147,13 +141,6 @@ def run(argv: list[str]) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     ARGUMENTS[:] = words
-    try:
-        return _run(words, debug)
-    finally:
-        ARGUMENTS.clear()  # do not record the arguments of anything after the command
-
-
-def _run(words: list[str], debug: bool) -> int:
     try:
         code: Any = typer.main.get_command(app).main(words, prog_name="floatlens", standalone_mode=False)
     except FloatLensError as error:
@@ -172,17 +159,12 @@ def _run(words: list[str], debug: bool) -> int:
         if isinstance(error, RuntimeError) and "decompression error" in str(error):
             return _failed(f"a stored array is damaged ({error}); compute it again with --resume", 2, debug)
         return _failed(f"{type(error).__name__}: {error} (a bug: run again with --debug and report it)", 1, debug)
+    finally:
+        ARGUMENTS.clear()  # do not record the arguments of anything after the command
     if code == INTERRUPTED:  # typer returns this code for Ctrl-C
         kept = "; finished results are kept: continue with --resume" if "--out" in words else ""
         return _failed(f"interrupted{kept}", INTERRUPTED, debug=False)
     return int(code or 0)
-
-
-def to_complete() -> list[str]:
-    """Return the words that a shell wants completed: bash passes them in one variable, other shells in another."""
-    if "_FLOATLENS_COMPLETE" not in os.environ:
-        return []
-    return " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
 
 
 def _failed(sentence: str, code: int, debug: bool) -> int:
@@ -209,16 +191,16 @@ def list_options(command: Callable[..., None]) -> Callable[..., None]:
     flat: dict[str, inspect.Parameter] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         kind = hints[name]
-        if not is_dataclass(kind):
-            for each in getattr(kind, "__metadata__", ()):
-                if isinstance(each, typer.models.OptionInfo):
-                    each.rich_help_panel = "Run" if name in OF_RUNS else PANELS[0]
-            flat[name] = _parameter(name, parameter.default, kind)
+        if is_dataclass(kind):
+            groups[name] = parameter.default
+            for field in fields(kind):
+                if field.metadata["flag"] is not None:
+                    flat.setdefault(_name(field), _field_option(kind, field, getattr(parameter.default, field.name)))
             continue
-        groups[name] = parameter.default
-        for field in fields(kind):
-            if field.metadata["flag"] is not None:
-                flat.setdefault(_name(field), _field_option(kind, field, getattr(parameter.default, field.name)))
+        for each in getattr(kind, "__metadata__", ()):
+            if isinstance(each, typer.models.OptionInfo):
+                each.rich_help_panel = "Run" if name in OF_RUNS else PANELS[0]
+        flat[name] = parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=kind)
     ordered = sorted(flat.values(), key=_panel)
     defaults = {each.name: each.default for each in ordered if each.default is not each.empty}
 
@@ -249,7 +231,7 @@ def _field_option(kind: Any, field: Field[Any], default: Any) -> inspect.Paramet
         hint, default = list[str] | None if name in REPEATED else str | None, default if type(default) is str else None
     words = [f"--{name.replace('_', '-')}"] if hint is bool else []
     option = typer.Option(*words, help=about["help"], min=about["least"], rich_help_panel=kind.panel)
-    return _parameter(name, default, Annotated[hint, option])
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, option])
 
 
 def _name(field: Field[Any]) -> str:
@@ -260,10 +242,6 @@ def _panel(parameter: inspect.Parameter) -> int:
     """Return the position of a parameter's panel; arguments come first."""
     about = getattr(parameter.annotation, "__metadata__", (None,))[0]
     return PANELS.index(about.rich_help_panel) if isinstance(about, typer.models.OptionInfo) else -1
-
-
-def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 if __name__ == "__main__":

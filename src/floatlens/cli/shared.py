@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import count
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -131,12 +129,6 @@ def draw(finding: Finding, target: Any, source: Callable[[str], Any], **settings
     return written
 
 
-def records_of(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table for JSON, with None instead of NaN."""
-    rows = table.to_dict("records")
-    return [{str(k): None if isinstance(v, float) and v != v else v for k, v in row.items()} for row in rows]
-
-
 @contextmanager
 def bar(expected: int = 0) -> Iterator[ProgressCallback]:
     """Show progress with the rate and the remaining time on standard error.
@@ -146,77 +138,58 @@ def bar(expected: int = 0) -> Iterator[ProgressCallback]:
     prints nothing. Yields a function that starts a part (its label, its total or None) and returns the function that
     advances it by one.
     """
-    if not sys.stderr.isatty():
-        with _lines() as watch:
-            yield watch
-        return
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import MofNCompleteColumn, Progress, Task, TextColumn, TimeElapsedColumn
 
     first, barred, _, left = Progress.get_default_columns()
     columns = [first, barred, MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), left]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        whole, begun = progress.add_task("total", total=expected, rate=""), 0
+    terminal, began, lock, ended = sys.stderr.isatty(), time.monotonic(), Lock(), Event()
+    how: dict[str, Any] = {"transient": True, "disable": not terminal, "get_time": lambda: time.monotonic()}
+    progress = Progress(*columns, console=Console(stderr=True), **how)
+    whole, begun = progress.add_task("total", total=expected, rate=""), 0
 
-        def watch(about: str, total: int | None) -> Callable[[], None]:
-            nonlocal begun
-            task, began, done = progress.add_task(about, total=total, rate=""), time.monotonic(), count(1)
-            begun += total or 0
-            progress.update(whole, total=max(expected, begun))
-
-            def advance() -> None:
-                number = next(done)
-                progress.update(whole, advance=1)
-                shown = number != total  # a finished part makes room
-                progress.update(task, advance=1, rate=rate_of(number, time.monotonic() - began), visible=shown)
-
-            return advance
-
-        yield watch
-
-
-@contextmanager
-def _lines() -> Iterator[ProgressCallback]:
-    """Progress as lines: one per finished part, and one per minute for each active part."""
-    began, active, lock, ended = time.monotonic(), dict[int, Callable[[], None]](), Lock(), Event()
+    def say(task: Task) -> None:
+        seconds, of = task.elapsed or 0.0, "" if task.total is None else f" of {task.total}"
+        rate = rate_of(task.completed, seconds) if task.completed else f"for {spell_time(seconds)}"
+        rest = seconds / task.completed * (task.total - task.completed) if task.total and task.completed else 0.0
+        ending = f", {spell_time(rest)} left" if rest else ""
+        print(f"{task.description}: {task.completed}{of}, {rate}{ending}", file=sys.stderr, flush=True)
 
     def watch(about: str, total: int | None) -> Callable[[], None]:
-        start, number = time.monotonic(), 0
-
-        def say() -> None:
-            seconds, of = time.monotonic() - start, "" if total is None else f" of {total}"
-            rate = rate_of(number, seconds) if number else f"for {spell_time(seconds)}"
-            left = seconds / number * (total - number) if total and number else 0.0
-            ending = f", {spell_time(left)} left" if left else ""
-            print(f"{about}: {number}{of}, {rate}{ending}", file=sys.stderr, flush=True)
+        nonlocal begun
+        with lock:
+            progress.add_task(about, total=total, rate="")
+            task, begun = progress.tasks[-1], begun + (total or 0)
+            progress.update(whole, total=max(expected, begun))
 
         def advance() -> None:
-            nonlocal number
             with lock:
-                number += 1
-                if number == total:
-                    del active[id(advance)]
-                    if time.monotonic() - began >= QUIET:
-                        say()
+                progress.update(whole, advance=1)
+                rate = rate_of(task.completed + 1, task.elapsed or 0.0)
+                shown = task.completed + 1 != total  # a finished part makes room
+                progress.update(task.id, advance=1, rate=rate, visible=shown)
+                if not (terminal or shown) and time.monotonic() - began >= QUIET:
+                    say(task)
 
-        with lock:
-            active[id(advance)] = say
         return advance
 
     def every_minute() -> None:
         while not ended.wait(EVERY):
             with lock:
-                for say in active.values():
-                    say()
+                for task in progress.tasks[1:]:
+                    if task.visible:
+                        say(task)
 
-    Thread(target=every_minute, daemon=True).start()
+    if not terminal:
+        Thread(target=every_minute, daemon=True).start()
     try:
-        yield watch
+        with progress:
+            yield watch
     finally:
         ended.set()
 
 
-def rate_of(number: int, seconds: float) -> str:
+def rate_of(number: float, seconds: float) -> str:
     """Return the mean rate since the start, which jumps less than the momentary one."""
     if not seconds:
         return ""
@@ -281,8 +254,9 @@ def make_console(**settings: Any) -> Console:
 
 def print_lines(lines: Iterable[str], **console: Any) -> None:
     """Print lines as they are, without markup."""
+    shown = make_console(**console)
     for line in lines:
-        make_console(**console).print(line, markup=False, soft_wrap=True)
+        shown.print(line, markup=False, soft_wrap=True)
 
 
 def print_notes(lines: Iterable[str]) -> None:
@@ -293,15 +267,6 @@ def print_notes(lines: Iterable[str]) -> None:
 def print_json(found: Mapping[str, Any]) -> None:
     """Print one JSON object and nothing else."""
     sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
-
-
-@contextmanager
-def noted_warnings() -> Iterator[None]:
-    """Print warnings about the user's input as notes, without the line of code that issued them."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    print_notes(f"warning: {each.message}" for each in found if each.category is UserWarning)
 
 
 def print_claims(claims: Sequence[Mapping[str, Any]]) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from floatlens.evaluation.stress import StressLevel
     from floatlens.store.folder import RunFolder
 
+STAGES = ("model", "data", "stage", "accuracy_words", "outdated", "misled", "recall", "n")  # columns of collection
+
 
 def command(
     name: Annotated[str, typer.Argument(metavar="STRESS", help="noise, position, layout, masks, query or collection.")],
@@ -99,16 +101,21 @@ def command(
         else:
             found |= {
                 "results": summary.results(answers, ("stress", "level", "x", "intervention")),
-                "robustness": shared.records_of(curves.robustness(answers, how.score)),
+                "robustness": records_of(curves.robustness(answers, how.score)),
                 "effects": curves.effects(answers, how.score),
                 "claims": shared.judge(finding, answers, folder, f"stress-{name}", score=how.score),
             }
     if as_json:
-        shared.print_json(found)
-    elif test is COLLECTION:
-        show_collection(found)
-    else:
-        show(curves.curves(answers, how.score), found)
+        return shared.print_json(found)
+    if test is COLLECTION:
+        shared.print_records(found["results"], STAGES)
+        return shared.print_records(found["attention"], ("model", "data", "stage", "role", "share", "per_token"))
+    show(curves.curves(answers, how.score), found)
+
+
+def records_of(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Return the rows of a table for JSON, with None instead of NaN."""
+    return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
 def collection_results(
@@ -121,24 +128,15 @@ def collection_results(
 
     streams = {data: {level.name: level.samples for level in several} for data, several in made.items()}
     answers = collection.with_outcomes(answers, streams)
-    found = {"results": shared.records_of(collection.summary(answers)), "attention": []}
+    found = {"results": records_of(collection.summary(answers)), "attention": []}
     if folder is not None:
         folder.write_table("answers", answers)
         if trace:
             looked = attention_by_role(RunTraces([folder]), streams)
             folder.write_table("attention", looked)
             means = looked.groupby(["model", "data", "stage", "role"], sort=False)[["share", "per_token"]]
-            found["attention"] = shared.records_of(means.mean().reset_index())
+            found["attention"] = records_of(means.mean().reset_index())
     return found
-
-
-def show_collection(found: dict[str, Any]) -> None:
-    """Print one row per model and stage, and the attention by role."""
-    shared.print_records(
-        found["results"],
-        ("model", "data", "stage", "accuracy_words", "outdated", "misled", "recall", "n"),
-    )
-    shared.print_records(found["attention"], ("model", "data", "stage", "role", "share", "per_token"))
 
 
 def show(table: pd.DataFrame, found: dict[str, Any]) -> None:

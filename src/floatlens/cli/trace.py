@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from floatlens.cli import options as common
 from floatlens.cli import shared
+from floatlens.data.sequences import MARK, MARKS, MASK_MARK
 from floatlens.errors import FloatLensError
-from floatlens.options import Data, Load, Recording, Run, Sampling, option, recorded
+from floatlens.options import Data, Load, Recording, Run, Sampling
 
 if TYPE_CHECKING:
     from floatlens.data.prompt import Prompt
     from floatlens.lens import Lens
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is traced besides a data set: one prompt, and an answer to replay after it."""
-
-    panel: ClassVar[str] = "Input"
-
-    prompt: str | None = option(None, "A question.")
-    text: str | None = option(
-        None,
-        "Raw text to continue, such as a protein sequence, or with a [MASK] for each token that a masked model should "
-        "write; regions are marked as [[name: its text]].",
-    )
-    ids: str | None = option(None, "Token ids to continue, such as 1,5,7.")
-    passage: list[str] | None = option(None, "A passage for --prompt; repeat for several.")
-    replay: str | None = option(
-        None,
-        "Text to replay after --prompt, --text or --ids, revealed step by step instead of sampled, from left to right or "
-        "by --sampler-set order=random, or such as order=2,0,1+3 (+: together).",
-    )
-    intervention: list[str] | None = option(
-        None, 'Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'
-    )
-
-
-DEFAULTS = Asked()
-
-
 def command(
     model: common.Model,
     out: Annotated[str, typer.Option("--out", help="Run folder for the traces: a path, or a URL such as s3://….")],
-    asked: Asked = DEFAULTS,
+    prompt: Annotated[str | None, typer.Option(help="A question.")] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            help="Raw text to continue, such as a protein sequence, or with a [MASK] for each token that a masked model "
+            "should write; regions are marked as [[name: its text]]."
+        ),
+    ] = None,
+    ids: Annotated[str | None, typer.Option(help="Token ids to continue, such as 1,5,7.")] = None,
+    passage: Annotated[list[str] | None, typer.Option(help="A passage for --prompt; repeat for several.")] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            help="Text to replay after --prompt, --text or --ids, revealed step by step instead of sampled, from left to "
+            "right or by --sampler-set order=random, or such as order=2,0,1+3 (+: together)."
+        ),
+    ] = None,
+    intervention: Annotated[
+        list[str] | None,
+        typer.Option(help='Trace under an intervention, such as "mask-anchors(rule=top(1))"; repeat for several.'),
+    ] = None,
     data: common.OneData = None,
     reading: Data = Data(limit=16),
     sampling: Sampling = Sampling(seed=0),
@@ -73,17 +69,16 @@ def command(
     from floatlens.evaluation.sources import open_sources, with_gold_at
     from floatlens.interventions.intervention import parse_intervention
 
-    given = {"--prompt": asked.prompt, "--text": asked.text, "--ids": asked.ids, "--data": data}
-    if sum(value is not None for value in given.values()) != 1:
-        raise FloatLensError(f"pass exactly one of {', '.join(given)}")
-    if asked.replay is not None and data is not None:
+    if sum(value is not None for value in (prompt, text, ids, data)) != 1:
+        raise FloatLensError("pass exactly one of --prompt, --text, --ids, --data")
+    if replay is not None and data is not None:
         raise FloatLensError("--replay needs one prompt; pass it with --prompt, --text or --ids")
     settings = dict(sampling.sampler or {})
-    order = parse_order(str(settings.pop("order", "left-to-right"))) if asked.replay is not None else ""
+    order = parse_order(str(settings.pop("order", "left-to-right"))) if replay is not None else ""
     sampling = replace(sampling, sampler=settings or None)
-    ids = parse_ids(asked.ids)
+    given_ids = parse_ids(ids)
     reading = replace(reading, seed=None)  # the questions are the first ones; the seed is only the sampler's
-    interventions = [parse_intervention(spec) for spec in asked.intervention or ()]
+    interventions = [parse_intervention(spec) for spec in intervention or ()]
     shared.check_run(running, out)
     names = [data] if data else []
     sources = open_sources(names, reading, ())
@@ -100,23 +95,29 @@ def command(
     shared.check_device(loading, running.engine)
     lens = Lens.find(model, loading)
     check(interventions, lens.shape, lens.config)
-    if lens.tokenizer is None and ids is None:
+    if lens.tokenizer is None and given_ids is None:
         raise FloatLensError(
             f"{lens.name} has no tokenizer, so it cannot read text; add its tokenizer files or use --ids"
         )
     samples: list[Any] = [one for source in sources for one in with_gold_at(source.samples(), reading.gold_at)]
     prompts: list[Prompt] = []
     if data is None:
-        with shared.noted_warnings():
-            prompts = samples = [one_prompt(lens, asked, ids, order, reading, sampling.seed or 0)]
+        with warnings.catch_warnings(record=True, action="always", category=UserWarning) as found_warnings:
+            made = one_prompt(lens, prompt, text, given_ids, passage or (), reading)
+            if replay is not None:
+                regions = MARKS if MARK.search(replay) else None
+                made = lens.with_answer(made, replay, order, seed=sampling.seed or 0, regions=regions)
+        shared.print_notes(f"warning: {each.message}" for each in found_warnings if each.category is UserWarning)
+        prompts = samples = [made]
     chosen = lens.settings_of(prompts, sampling)
     check_recording(recording, lens.shape, chosen.step_count)
-    for prompt in prompts:
-        chosen.fits(len(prompt.ids), lens.context_length)
-    how: dict[str, Any] = {"recording": recording, "interventions": tuple(asked.intervention or ())}
+    for each in prompts:
+        chosen.fits(len(each.ids), lens.context_length)
+    how: dict[str, Any] = {"recording": recording, "interventions": tuple(intervention or ())}
     job = Experiment(model, "", "", samples, sampling, reading, running.batch_size, **how)
     options = reading, sampling, loading, running
-    kept = {"data": names, "recording": recording, "order": order, **recorded(asked)}
+    kept = {"data": names, "recording": recording, "order": order, "prompt": prompt, "text": text, "ids": ids}
+    kept |= {"passage": passage, "replay": replay, "intervention": intervention}
     with shared.experiment("trace", [model], sources, out, options, **kept) as (found, folder, loop):
         records, _ = run_experiments([job], folder=folder, **loop)
         failed = [record for record in records if record.error]
@@ -127,35 +128,30 @@ def command(
     if as_json:
         return shared.print_json(found)
     if data is None:
-        with RunFolder.open(out) as made:
-            shared.print_lines([str(Trace.open(made.samples()[0][1]))])
+        with RunFolder.open(out) as opened:
+            shared.print_lines([str(Trace.open(opened.samples()[0][1]))])
     also = f", {len(failed)} failed: see errors.jsonl" if failed else ""
     shared.print_lines([f"{count} {'trace' if count == 1 else 'traces'} in {found['run']}{also}"])
 
 
 def one_prompt(
-    lens: Lens, asked: Asked, ids: list[int] | None, order: str | list[list[int]], reading: Data, seed: int
+    lens: Lens, question: str | None, text: str | None, ids: list[int] | None, passages: Sequence[str], reading: Data
 ) -> Prompt:
-    """Return the prompt of --prompt, --text or --ids, with the answer of --replay."""
+    """Return the prompt of --prompt, --text or --ids."""
     from floatlens.data.prompt import Prompt
-    from floatlens.data.sequences import MARK, MARKS, MASK_MARK
     from floatlens.data.template import DEFAULT
 
-    if asked.prompt is not None:
+    if question is not None:
         how: dict[str, Any] = {"order": reading.order, "template": reading.template or DEFAULT, "chat": reading.chat}
         gold = [position - 1 for position in reading.gold_at or ()]
-        made = lens.prompt(asked.prompt, asked.passage or (), gold=gold, **how)
-    elif asked.text is None:
+        made = lens.prompt(question, passages, gold=gold, **how)
+    elif text is None:
         made = Prompt.from_ids(ids or [])
     else:
         own_mask = lens.token_strings([lens.mask_id])[str(lens.mask_id)] if lens.has_mask else MASK_MARK
-        masked = MASK_MARK in asked.text or own_mask in asked.text
-        make = lens.infill_prompt if masked else lens.text_prompt
-        made = make(asked.text, MARKS if MARK.search(asked.text) else None)
-    made = replace(made, sample_id="prompt")
-    if asked.replay is None:
-        return made
-    return lens.with_answer(made, asked.replay, order, seed=seed, regions=MARKS if MARK.search(asked.replay) else None)
+        masked = MASK_MARK in text or own_mask in text
+        made = (lens.infill_prompt if masked else lens.text_prompt)(text, MARKS if MARK.search(text) else None)
+    return replace(made, sample_id="prompt")
 
 
 def parse_ids(text: str | None) -> list[int] | None:

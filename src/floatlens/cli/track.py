@@ -11,16 +11,8 @@ from floatlens.cli import shared
 from floatlens.options import Data, Load
 
 COLUMNS = (
-    "checkpoint",
-    "sink_share",
-    "sink_token",
-    "first_share",
-    "absorption",
-    "floating",
-    "copying",
-    "massive",
-    "nats",
-)
+    "checkpoint", "sink_share", "sink_token", "first_share", "absorption", "floating", "copying", "massive", "nats",
+)  # fmt: skip
 
 
 def command(

@@ -20,7 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from floatlens.errors import FloatLensError
 from floatlens.explorer.live_run import play
-from floatlens.explorer.messages import id_of, read
+from floatlens.explorer.messages import check, read
 from floatlens.lens import Lens
 
 if TYPE_CHECKING:
@@ -70,8 +70,10 @@ class Connection:
     def _hear(self, text: str) -> None:
         about: dict[str, Any] = {"id": None}
         try:
-            message = read(text, self.limits.message_bytes)
-            about = message if message["type"] == "attention" else {"id": message["id"]}
+            given = read(text, self.limits.message_bytes)
+            about["id"] = given["id"] if type(given.get("id")) is int else None  # so that the page can match an error
+            message = check(given)
+            about = message if message["type"] == "attention" else about
             match message["type"]:
                 case "run":
                     self._queue(message)
@@ -79,12 +81,10 @@ class Connection:
                     if message["id"] in self.stops:
                         self.stops[message["id"]].set()
                 case "attention":
-                    asked = (message[name] for name in ("step", "layer", "position", "direction"))
                     kept = self.explorer.kept.get((id(self), message["id"]))
-                    self._say({**message, "values": kept.of(*asked)})
+                    asked = {name: message[name] for name in ("step", "layer", "position", "direction")}
+                    self._say({**message, "values": kept.of(**asked)})
         except FloatLensError as error:
-            if about["id"] is None and len(text) <= self.limits.message_bytes:
-                about = {"id": id_of(text)}
             self._say({**about, "type": "error", "message": " ".join(str(error).split())})
 
     def _queue(self, asked: dict[str, Any]) -> None:

@@ -68,23 +68,27 @@ def film(trace: Trace, *, rules: Sequence[str] = RULES, budget: int = BUDGET) ->
 
     spare = budget - _base_bytes(len(steps_at), len(layers_at), T, len(rules))
     matrices = _matrices(trace, layer_dim)
+
+    def fitting(what: str, steps: Sequence[int], bytes_per_step: float, share: float = 1.0) -> list[int]:
+        nonlocal spare
+        kept = [steps[i] for i in evenly(len(steps), min(len(steps), max(0, int(spare * share / bytes_per_step))))]
+        spare -= len(kept) * bytes_per_step
+        say(what, kept, len(steps))
+        return kept
+
     heads_SLHT, head_steps = None, []
     if received_SLHT is None:
         thinned.append("single heads are left out: the trace is a summary (--detail summary).")
     else:
-        per_step = len(layers_at) * H * T * 2 * BASE64
-        head_steps = _some(steps_at, spare / (1 if matrices is None else 2) / per_step)
-        spare -= len(head_steps) * per_step
-        say("steps with single heads are", head_steps, len(steps_at))
+        share = 1 if matrices is None else 0.5
+        head_steps = fitting("steps with single heads are", steps_at, len(layers_at) * H * T * 2 * BASE64, share)
         heads_SLHT = received_SLHT[np.ix_(head_steps, layers_at)] if head_steps else None
     attention_SLTT, attention_steps = None, []
     if matrices is not None:
         # A row of a causal model with a cache never changes: one matrix, assembled over all steps, serves every step.
         unchanging = trace.cached and trace.attention_kind == "causal"
-        per_step = len(layers_at) * T * T * 2 * BASE64
-        attention_steps = _some([S - 1] if unchanging else steps_at, spare / per_step)
-        spare -= len(attention_steps) * per_step
-        say("attention matrices are", attention_steps, 1 if unchanging else len(steps_at))
+        shown = [S - 1] if unchanging else steps_at
+        attention_steps = fitting("attention matrices are", shown, len(layers_at) * T * T * 2 * BASE64)
         chosen = matrices.isel({layer_dim: layers_at})
         if attention_steps:
             whole = _gathered(chosen)[None] if unchanging else chosen.isel(step=attention_steps).values
@@ -146,12 +150,17 @@ def request(trace: Trace) -> dict[str, Any] | None:
     built_from, given = trace._from_json("built_from", None), trace._from_json("replay", None)
     if sampler not in SAMPLERS and given is None:
         return None
+    if given is not None:
+        P, order = trace.prompt_length, given["order"]
+        own = {r.name: [r.start - P, r.end - P] for r in trace.regions if r.start >= P and r.name != "answer"}
+        given |= {"order": order if order == LEFT_TO_RIGHT else trace.order, "ids": trace.written}
+        given["regions"] = {} if trace.infill else own
     return {
         "load": trace._from_json("loaded_with", {}),
         "built_from": built_from,
         "prompt": None if built_from else _prompt(trace),
         "settings": _settings(trace, sampler),
-        "replay": None if given is None else {**given, **_replay(trace, given["order"])},
+        "replay": given,
     }
 
 
@@ -181,17 +190,6 @@ def _prompt(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _replay(trace: Trace, order: str) -> dict[str, Any]:
-    """Return the tokens of a given answer, the steps that reveal them, and regions inside it."""
-    P = trace.prompt_length
-    own = {r.name: [r.start - P, r.end - P] for r in trace.regions if r.start >= P and r.name != "answer"}
-    return {
-        "order": order if order == LEFT_TO_RIGHT else trace.order,
-        "ids": trace.written,
-        "regions": {} if trace.infill else own,
-    }
-
-
 def received_and_anchors(received: Array, mean: Array, attention: str, rules: Sequence[str] = RULES) -> dict[str, Any]:
     """Received attention by layer and its mean over layers, and the anchors of both; of a film, or of one step.
 
@@ -211,11 +209,6 @@ def evenly(count: int, keep: int) -> list[int]:
     if keep >= count:
         return list(range(count))
     return [count - 1] if keep == 1 else [round(i * (count - 1) / (keep - 1)) for i in range(keep)]
-
-
-def _some(indices: Sequence[int], room: float) -> list[int]:
-    keep = min(len(indices), int(room))
-    return [indices[i] for i in evenly(len(indices), keep)] if keep > 0 else []
 
 
 def _base_bytes(S: int, L: int, T: int, n_rules: int) -> float:
@@ -258,17 +251,15 @@ def _changes(
     If steps are left out of a film, it still shows the change since the previous step of the run.
     """
     data, shown = trace.data, np.ix_(steps_at, layers_at)
-    known = [name for name in ("key_change", "value_change", "step_similarity") if name in data]
-    if any(data[name].dims[1] != layer_dim for name in known):
-        return None, None
-    drift, moved = None, None
-    if {"key_change", "value_change"} <= set(known):
-        drift = (data["key_change"].values[shown] + data["value_change"].values[shown]) / 2
-        drift = drift if np.isfinite(drift).any() else None
-    if "step_similarity" in known:
-        moved = 1 - data["step_similarity"].values.mean(axis=2)[shown]
-        moved = moved if np.isfinite(moved).any() else None
-    return drift, moved
+
+    def mean_of(*names: str) -> Array | None:
+        if any(name not in data or data[name].dims[1] != layer_dim for name in names):
+            return None
+        mean = np.mean([data[name].values[shown] for name in names], axis=0)
+        return mean if np.isfinite(mean).any() else None
+
+    drift_SLT, similarity_SLH = mean_of("key_change", "value_change"), mean_of("step_similarity")
+    return drift_SLT, None if similarity_SLH is None else 1 - similarity_SLH.mean(axis=2)
 
 
 def _gathered(rows_SLTT: xr.DataArray) -> Array:
@@ -282,14 +273,10 @@ def _gathered(rows_SLTT: xr.DataArray) -> Array:
 
 def _kinds(trace: Trace) -> list[str]:
     """Return the kind of the final token at each position; special tokens and the mask are recognised by their ids."""
-    special, masks = trace._from_json("special_ids", []), mask_ids(trace)
-    kinds = classify(trace.strings(), template_positions(trace))
-    for position, token in enumerate(trace.final_tokens):
-        if token in masks:
-            kinds[position] = "mask"
-        elif token in special and kinds[position] != "mask":
-            kinds[position] = "special"
-    return kinds
+    final, kinds = trace.final_tokens, np.array(classify(trace.strings(), template_positions(trace)), object)
+    kinds[np.isin(final, trace._from_json("special_ids", [])) & (kinds != "mask")] = "special"
+    kinds[np.isin(final, mask_ids(trace))] = "mask"
+    return list(kinds)
 
 
 def packed(array: Array | None, dtype: Literal["float16", "int32", "uint8"] = "float16") -> dict[str, Any] | None:
@@ -298,12 +285,6 @@ def packed(array: Array | None, dtype: Literal["float16", "int32", "uint8"] = "f
         return None
     ordered = np.ascontiguousarray(array, dtype=np.dtype(dtype).newbyteorder("<"))
     return {"dtype": dtype, "shape": list(array.shape), "data": base64.b64encode(ordered.tobytes()).decode("ascii")}
-
-
-def unpacked(value: dict[str, Any]) -> Array:
-    """Decode the result of `packed`."""
-    flat = np.frombuffer(base64.b64decode(value["data"]), np.dtype(value["dtype"]).newbyteorder("<"))
-    return flat.reshape(value["shape"]).astype(value["dtype"])
 
 
 def bits(flags: Array) -> dict[str, Any] | None:

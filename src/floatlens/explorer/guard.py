@@ -15,6 +15,7 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Collection
+from contextlib import suppress
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
@@ -125,7 +126,9 @@ class Guard:
 
     def known(self, host: str) -> bool:
         name = hostname(host)
-        return name in self.hosts or (self.any_address and numeric(name))
+        with suppress(ValueError):
+            return name in self.hosts or (self.any_address and bool(ipaddress.ip_address(name)))
+        return False
 
 
 def same(given: str, wanted: str) -> bool:
@@ -141,11 +144,3 @@ def hostname(host: str) -> str:
     """
     match = HOST.fullmatch(host.strip().lower())
     return (match[1] or match[2]) if match else ""
-
-
-def numeric(name: str) -> bool:
-    """Whether a host is a numeric address rather than a name."""
-    try:
-        return bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False

@@ -7,11 +7,7 @@ whose matrices need more than a quarter of it keeps every n-th step, with the sm
 
 from __future__ import annotations
 
-import os
-import tempfile
-import zipfile
 from collections.abc import Hashable, Mapping
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -21,7 +17,6 @@ import torch
 from floatlens.errors import FloatLensError
 
 Array = np.ndarray[Any, Any]
-FOLDER = "trace"  # name of a trace in its archive
 
 
 class RunMatrices:
@@ -30,7 +25,7 @@ class RunMatrices:
     Keys that a query may not see are 0, as in the softmax.
 
     >>> kept = RunMatrices(steps=4, layers=[0], length=3, cached=False, room=40)
-    >>> kept.every, kept.nbytes     # 18 bytes per step: two of four fit
+    >>> kept.every, kept.matrices_SLTT.nbytes     # 18 bytes per step: two of four fit
     (2, 36)
     """
 
@@ -41,10 +36,6 @@ class RunMatrices:
         count = -(-steps // self.every) if fitting else 0
         self.matrices_SLTT: Array = np.zeros((count, len(layers), length, length), np.float16)
         self.lengths: dict[int, int] = {}
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.matrices_SLTT.nbytes)
 
     def add(self, step: int, mean_QT: Mapping[int, torch.Tensor]) -> None:
         """Store the rows of one forward pass by layer; its queries are the last positions of the sequence so far."""
@@ -64,17 +55,14 @@ class RunMatrices:
                 f"the attention of this run was not kept: {N} positions in {len(self.layers)} layers need too much memory"
             )
         if step not in self.lengths:
-            if not self.cached and step % self.every:
-                raise FloatLensError(
-                    f"the attention of step {step} was not kept, to save memory; "
-                    f"one step in every {self.every} is kept, starting with step 0"
-                )
-            raise FloatLensError(f"step {step} has not been run")
+            kept = f"was not kept, to save memory; one step in every {self.every} is kept, starting with step 0"
+            left_out = not self.cached and step % self.every
+            raise FloatLensError(
+                f"the attention of step {step} {kept}" if left_out else f"step {step} has not been run"
+            )
         T = self.lengths[step]
-        if position >= T:
-            raise FloatLensError(f"position {position} does not exist at step {step}; there are {T}")
-        if layer is not None and layer not in self.layers:
-            raise FloatLensError(f"layer {layer} does not exist; there are {len(self.layers)}")
+        if position >= T or layer not in (None, *self.layers):
+            raise FloatLensError(f"step {step} has {T} positions in {len(self.layers)} layers, counted from 0")
         matrix_LTT = self.matrices_SLTT[step // self.every, :, :T, :T]
         chosen_LTT = matrix_LTT if layer is None else matrix_LTT[[self.layers.index(layer)]]
         picked_LT = chosen_LTT[:, position, :] if direction == "from" else chosen_LTT[:, :, position]
@@ -113,17 +101,3 @@ class Kept:
         """Drop all values of a page."""
         with self.lock:
             self.values = {key: kept for key, kept in self.values.items() if kept[0] != page}
-
-
-def archive(folder: Path) -> Path:
-    """Put the files of a saved trace into a ZIP archive, a temporary file that the caller removes."""
-    handle, name = tempfile.mkstemp(suffix=".zip")
-    try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w") as made:  # Zarr has compressed its chunks
-            for path in sorted(folder.rglob("*")):
-                if path.is_file():
-                    made.write(path, Path(FOLDER, path.relative_to(folder)))
-    except BaseException:
-        Path(name).unlink()
-        raise
-    return Path(name)

@@ -21,8 +21,6 @@ from floatlens.interventions.intervention import parse_intervention
 from floatlens.lens import Lens
 from floatlens.trace.recorder import Watch
 
-RECORD = ("received",)  # the only statistic that a film needs
-
 
 def play(
     lens: Lens, asked: dict[str, Any], template: Template, keep: Callable[[Hashable, Any, int], bool], room: int
@@ -38,7 +36,8 @@ def play(
     lens.settings(**settings).fits(len(prompt.ids), lens.context_length)
     interventions = [parse_intervention(spec) for spec in asked["interventions"]]
     with lens.intervene(*interventions) if interventions else nullcontext():
-        watch = lens.watch([prompt], sample_ids=[str(asked["id"])], record=RECORD, show=["attention_mean"], **settings)
+        settings |= {"record": ["received"], "show": ["attention_mean"]}  # a film needs no other statistic
+        watch = lens.watch([prompt], sample_ids=[str(asked["id"])], **settings)
         header = start(lens, asked, prompt, watch, [str(each) for each in interventions])
         known = [int(i) for i in header["vocabulary"]]
         yield {"type": "start", "id": asked["id"], "film": header}
@@ -48,7 +47,7 @@ def play(
             if kept is None:
                 once = cached and lens.family.attention == "causal"
                 kept = RunMatrices(steps=steps, layers=sorted(results["received"]), length=N, cached=once, room=room)
-                keep(asked["id"], kept, kept.nbytes)
+                keep(asked["id"], kept, kept.matrices_SLTT.nbytes)
             kept.add(step.index, {layer: rows_BQT[0] for layer, rows_BQT in results["attention_mean"].items()})
             message = moment(lens, step, results["received"], N)
             new = sorted({i for i in (*message["tokens"], *message["after"]) if i >= 0} - set(known))

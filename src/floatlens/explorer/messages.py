@@ -78,23 +78,28 @@ NAMES = {int: "a whole number", str: "text", bool: "true or false", list: "a lis
 
 
 def read(text: str, longest: int) -> dict[str, Any]:
-    """The fields of a message with their defaults; raise an error with the reason if it is invalid.
+    """Return the fields of a message, which are not yet checked."""
+    content = text.encode("utf-8", "surrogatepass")
+    if len(content) > longest:
+        raise FloatLensError(f"a message of {len(text):,} characters is too long; the maximum is {longest:,} bytes")
+    return parse_json(content, "the message")
 
-    >>> read('{"type": "stop", "id": 3}', 100)
+
+def check(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message with their defaults; raise an error with the reason if it is invalid.
+
+    >>> check({"type": "stop", "id": 3})
     {'type': 'stop', 'id': 3}
-    >>> read('{"type": "stop"}', 100)
+    >>> check({"type": "stop"})
     Traceback (most recent call last):
     ...
     floatlens.errors.FloatLensError: the message is invalid: id is missing
     """
-    if len(text.encode("utf-8", "surrogatepass")) > longest:
-        raise FloatLensError(f"a message of {len(text):,} characters is too long; the maximum is {longest:,} bytes")
-    given = parse_json(text.encode("utf-8", "surrogatepass"), "the message")
-    kind = given.pop("type", None)
+    kind = given.get("type")
     if not isinstance(kind, str) or kind not in MESSAGES:
         raise FloatLensError(f"the message is invalid: its type is not one of {', '.join(MESSAGES)}")
     try:
-        message = {"type": kind, **_checked(given, MESSAGES[kind], "")}
+        message = _checked(given, {"type": (str, 0, 99)} | MESSAGES[kind], "")
     except ValueError as error:
         raise FloatLensError(f"the message is invalid: {error}") from None
     if kind == "attention" and message["direction"] not in ("from", "to"):
@@ -131,12 +136,3 @@ def _checked(value: Any, field: Any, place: str) -> Any:
     if kind is list:
         return [_checked(one, ITEMS[place], f"{place}.{n}") for n, one in enumerate(value)]
     return value
-
-
-def id_of(text: str) -> int | None:
-    """The id of a message that could not be read, so that its sender can match the error."""
-    try:
-        found = parse_json(text.encode("utf-8", "surrogatepass"), "the message").get("id")
-    except FloatLensError:
-        return None
-    return found if type(found) is int else None

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
@@ -27,7 +28,6 @@ ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 STYLE = "html, body { margin: 0 } #explorer { display: grid; min-height: 100vh }"
 LIVE_STYLE = STYLE.replace("grid;", "grid; grid-template-columns: minmax(0, 1fr);")
 ICON = '<link rel="icon" href="data:,">'  # otherwise browsers ask for /favicon.ico
-ID_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 # name, data, new tokens, and the first question: one that every bundled model of the world answers correctly
 WORLD = (("one fact", "world:fresh", 16, 1), ("two hops", "world:hops", 16, 0), ("a life", "world:long", 48, 0))
 REAL = (("a real fact", "atlas", 16, 0), ("two real facts", "atlas:hops", 16, 0))
@@ -72,7 +72,7 @@ def embed(
     <div id="films" data-floatlens-explorer="films-data"></div>
     <script type="application/json" id="films-data">{"films": [], "live": null}</script>
     """
-    if not id or not set(id) <= ID_CHARACTERS:
+    if not re.fullmatch(r"[\w-]+", id, re.ASCII):
         raise FloatLensError(f"{id!r} is not a valid element id; use letters, digits, - and _")
     data = escaped_json({"films": list(films), "live": live} | ({"state": state} if state else {}))
     parts = [
@@ -139,44 +139,6 @@ def live_policy(host: str) -> str:
     )
 
 
-def about_models(lenses: Iterable[Lens]) -> list[dict[str, Any]]:
-    """Describe each model to the page, without reading weights."""
-    return [
-        {
-            "name": lens.name,
-            "family": lens.family.name,
-            "diffusion": lens.family.kind == "mdm",
-            "block_length": hasattr(lens.settings(), "block_length"),
-            "layers": lens.shape["layers"],
-            "heads": lens.shape["heads"],
-            "context": lens.context_length,
-            "world": lens.name in BUNDLED,  # these know nothing else
-        }
-        for lens in lenses
-    ]
-
-
-def about_interventions() -> list[dict[str, Any]]:
-    """Describe the interventions with their settings and defaults."""
-    from floatlens.interventions.intervention import INTERVENTIONS
-
-    return [
-        {
-            "name": name,
-            "about": (kind.__doc__ or "").strip().splitlines()[0],
-            "settings": [
-                {
-                    "name": field.name,
-                    "default": None if field.default in (MISSING, None) else str(field.default),
-                    "needed": field.default is MISSING,
-                }
-                for field in fields(kind)
-            ],
-        }
-        for name, kind in INTERVENTIONS.items()
-    ]
-
-
 @cache
 def examples(world: bool) -> list[dict[str, Any]]:
     """Return example questions: test questions of the synthetic world and of atlas.
@@ -200,15 +162,43 @@ def examples(world: bool) -> list[dict[str, Any]]:
 
 
 def live_data(host: str, secure: bool, lenses: Iterable[Lens], runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the data that the page needs to communicate with the server."""
+    """Return the data that the page needs to communicate with the server; no weights are read."""
     from floatlens.explorer.messages import shown_limits
+    from floatlens.interventions.intervention import INTERVENTIONS
 
-    models = about_models(lenses)
+    models = [
+        {
+            "name": lens.name,
+            "family": lens.family.name,
+            "diffusion": lens.family.kind == "mdm",
+            "block_length": "block_length" in lens.settings().asdict(),
+            "layers": lens.shape["layers"],
+            "heads": lens.shape["heads"],
+            "context": lens.context_length,
+            "world": lens.name in BUNDLED,  # these know nothing else
+        }
+        for lens in lenses
+    ]
+    interventions = [
+        {
+            "name": name,
+            "about": (kind.__doc__ or "").strip().splitlines()[0],
+            "settings": [
+                {
+                    "name": field.name,
+                    "default": None if field.default in (MISSING, None) else str(field.default),
+                    "needed": field.default is MISSING,
+                }
+                for field in fields(kind)
+            ],
+        }
+        for name, kind in (INTERVENTIONS.items() if models else ())
+    ]
     return {
         "url": f"{'wss' if secure else 'ws'}://{host}/live",
         "token": "",  # the browser sends its cookie
         "models": models,
-        "interventions": about_interventions() if models else [],
+        "interventions": interventions,
         "examples": examples(str(models[0]["name"]).startswith("tiny-")) if models else [],
         "limits": shown_limits(),
         "runs": runs,

@@ -31,7 +31,7 @@ class RunFolders:
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = [path.resolve() for path in paths]
         self.names = names([Path(path) for path in paths])
-        self.known: list[dict[Path, str]] = [{} for _ in paths]
+        self.known: list[dict[Path, dict[str, Any]]] = [{} for _ in paths]
         self.listing, self.reading = Lock(), Lock()
         self._made = lru_cache(maxsize=8)(_film)
 
@@ -39,12 +39,7 @@ class RunFolders:
         """List the runs with their samples, in the order of their numbers; of a damaged sample only the id is known."""
         found = []
         for run, name in enumerate(self.names):
-            samples = []
-            for index, (path, sample_id) in enumerate(self._samples(run)):
-                attributes = _attributes(path)
-                texts = {label: str(attributes.get(key, ""))[:LONGEST] for label, key in LISTED.items()}
-                diffusion = attributes.get("kind") == "mdm"
-                samples.append({"sample": index, "id": sample_id[:LONGEST], **texts, "diffusion": diffusion})
+            samples = [{"sample": index, **about} for index, about in enumerate(self._samples(run).values())]
             found.append({"run": run, "name": name, "samples": samples})
         return found
 
@@ -55,20 +50,19 @@ class RunFolders:
 
     def path(self, run: int, sample: int) -> Path:
         """Return the folder of a sample's trace."""
-        samples = self._samples(run) if run < len(self.paths) else []
+        samples = [*self._samples(run)] if run < len(self.paths) else []
         if sample >= len(samples):
             raise FloatLensError(f"run {run} has no sample {sample}; /api/store lists what there is, counted from 0")
-        path = samples[sample][0]
-        inside(path, self.paths[run])  # it may have become a link since it was listed
-        return path
+        inside(samples[sample], self.paths[run])  # it may have become a link since it was listed
+        return samples[sample]
 
-    def _samples(self, run: int) -> list[tuple[Path, str]]:
+    def _samples(self, run: int) -> dict[Path, dict[str, Any]]:
         with self.listing:
             root, known = self.paths[run], self.known[run]
             for path in [root] if (root / "zarr.json").is_file() else sorted((root / SAMPLES).glob("[!.]*")):
                 if path not in known and _is_inside(path / "zarr.json", root):
-                    known[path] = str(_attributes(path).get("sample_id", path.name))
-            return list(known.items())
+                    known[path] = _describe(path)
+            return dict(known)
 
 
 def _film(path: Path) -> dict[str, Any]:
@@ -96,11 +90,11 @@ def runs_in(path: Path) -> list[Path]:
     if found and not _traces(path):
         switches = [file.parent for file in path.glob(f"*/*/{SWITCH}/{MANIFEST}") if _traces(file.parent)]
         return sorted(switches) + sorted(file.parent for file in found)
-    return [path] if (path / MANIFEST).is_file() and (path / "samples").is_dir() else []
+    return [path] if (path / MANIFEST).is_file() and (path / SAMPLES).is_dir() else []
 
 
 def _traces(path: Path) -> bool:
-    return any((path / "samples").glob("*/zarr.json"))
+    return any((path / SAMPLES).glob("*/zarr.json"))
 
 
 def _is_inside(file: Path, root: Path) -> bool:
@@ -127,9 +121,12 @@ def names(paths: Sequence[Path]) -> list[str]:
     return made
 
 
-def _attributes(path: Path) -> dict[str, Any]:
-    """Return the attributes of a stored trace; none if they cannot be read."""
+def _describe(path: Path) -> dict[str, Any]:
+    """Return what the list shows of a stored trace; only its name if its attributes cannot be read."""
     try:
-        return read_attributes(path, path)
+        attributes = read_attributes(path, path)
     except (OSError, FloatLensError):
-        return {}
+        attributes = {}
+    texts = {label: str(attributes.get(key, ""))[:LONGEST] for label, key in LISTED.items()}
+    name = str(attributes.get("sample_id", path.name))[:LONGEST]
+    return {"id": name, **texts, "diffusion": attributes.get("kind") == "mdm"}

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
+import zipfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -36,11 +37,12 @@ from floatlens.data.template import Template
 from floatlens.errors import FloatLensError
 from floatlens.explorer.connection import Connection
 from floatlens.explorer.guard import LOOPBACK, Guard
-from floatlens.explorer.kept_runs import Kept, archive
+from floatlens.explorer.kept_runs import Kept
 from floatlens.explorer.messages import Limits
 from floatlens.explorer.page import asset, live_data, live_page, live_policy
 from floatlens.explorer.run_folders import RunFolders
 from floatlens.lens import Lens
+from floatlens.trace.trace import Trace
 
 FIRST = 3  # films of the first question that a page of run folders starts with, side by side
 
@@ -72,20 +74,25 @@ class LiveExplorer:
         return JSONResponse(self.folders.contents())
 
     def film(self, request: Request) -> Response:
-        text = json.dumps(
-            self.folders.film(*sample_of(request)), allow_nan=False
-        )  # in ASCII: a token may be half a letter
+        shown = self.folders.film(*sample_of(request))
+        text = json.dumps(shown, allow_nan=False)  # in ASCII: a token may be half a letter
         return Response(text, media_type="application/json")
 
     def trace(self, request: Request) -> Response:
         """A trace in a ZIP archive: of a live run, by its key, or of a run folder, by its numbers."""
-        with tempfile.TemporaryDirectory() as folder:
-            if (key := request.query_params.get("key")) is not None:
-                saved = self.kept.get(key).save(Path(folder, "trace"), dtype="float32")
-            else:
-                saved = self.folders.path(*sample_of(request))
-            archived = archive(saved)
-        return FileResponse(archived, media_type="application/zip", background=BackgroundTask(archived.unlink))
+        if (key := request.query_params.get("key")) is not None:
+            live = self.kept.get(key)
+        else:
+            saved, live = self.folders.path(*sample_of(request)), None
+            Trace.open(saved)  # refuses one that is damaged or contains links
+        folder = tempfile.TemporaryDirectory()
+        if live is not None:
+            saved = live.save(Path(folder.name, "trace"), dtype="float32")
+        archived = Path(folder.name, "trace.zip")
+        with zipfile.ZipFile(archived, "w") as made:  # Zarr has compressed its chunks
+            for path in saved.rglob("*"):
+                made.write(path, Path("trace", path.relative_to(saved)))
+        return FileResponse(archived, media_type="application/zip", background=BackgroundTask(folder.cleanup))
 
     async def live(self, page: WebSocket) -> None:
         if self.connected >= self.limits.connections:
