@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.findings import definitions, draw, positions, published, style
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, declare_finding, register_claim
 from floatlens.findings.positions import AVERAGE, Layers, anchors_of, few_layers, profile
 from floatlens.findings.samples import (
     Traces,
@@ -55,105 +55,104 @@ TASKS = {
 }
 
 
-class Drift(Finding):
-    name = "drift"
+def measure_all(traces: Traces, **options: Any) -> xr.Dataset:
+    """Measure the models' own traces; replays of their answers and prose that they read add what claims compare with."""
+    own, replays = split_replays(traces)
+    measured = Finding.measure_all(drift, own, **options)
+    floating, renewed, words, task = np.full((4, measured.sizes["sample"]), np.nan)
+    rows = zip(measured["model"].values, map(question_of, measured["sample_id"].values), strict=True)
+    row_of = {key: row for row, key in enumerate(rows)}
+    for trace in replays:
+        row = row_of.get((trace.model, question_of(sample_name(trace))))
+        if row is None:
+            continue
+        if (variant := variant_of(trace)) == UNTRAINED:
+            null = drift.measure_one(trace, **options)
+            floating[row], renewed[row] = mean(null["floating"].values), float(null["renewed"])
+        else:
+            apart = definitions.total_variation(*(_shared_mass(each, **options) for each in (own[row], trace)))
+            (words if variant == OTHER_WORDS else task)[row] = apart
+    nulls = np.maximum(floating, mean_over(measured["floating_reveal"].values, 1))
+    made = {
+        "floating_untrained": floating,
+        "renewed_untrained": renewed,
+        "beyond_nulls": mean_over(measured["floating"].values, 1) - nulls,
+        "renewed_beyond": measured["renewed"].values - renewed,
+        "instruction": task - words,
+    }
+    return measured.assign({name: ("sample", values) for name, values in made.items()} | _windows(traces))
 
-    def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
-        """Measure how much the anchors move, per sample and layer. Definitions: `definitions`."""
-        profile_SLT, anchors = anchors_of(trace, rule, layer)
-        a, layers = profile_SLT.values, profile_SLT["layer"].values
-        mass_SLT = np.where(anchors, np.nan_to_num(a), 0.0)
-        p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors)
-        written = np.isin(trace.data["step"].values, positions.writing_steps(trace))
-        renewal_L = np.array([definitions.renewal(mass_SLT[written, n]) for n in range(len(layers))])
-        between, within = definitions.layer_distance(p_SLT)
-        by_layer: dict[str, Any] = {
-            "floating": floating_of(p_SLT),
-            "floating_reveal": _reveal(trace, a, rule),
-            "renewal": renewal_L,
-            "without_anchors": 1 - definitions.has_anchors(p_SLT).mean(axis=0),
-            "n_anchors": anchors.sum(axis=-1).mean(axis=0),
-            **_shift(trace, a),
-            **_writing(trace, layer, rule),
-        }
-        return xr.Dataset(
-            {
-                **{name: ("layer", numbers) for name, numbers in by_layer.items()},
-                "renewed": weighted_mean(renewal_L, mass_SLT[written].sum(axis=(0, 2))),
-                "between_layers": between,
-                "within_layers": within,
-                "layer_difference": between - within,
-                "anchor_mass": ("position", definitions.normalise(p_SLT.sum(axis=(0, 1)))),
-                "length": a.shape[-1],
-                "task": np.array(task_of(trace), dtype=object),
-            },
-            coords={"layer": layers, "position": profile_SLT["position"]},
-        )
 
-    def measure_all(self, traces: Traces, **options: Any) -> xr.Dataset:
-        """Measure the models' own traces; replays of their answers and prose that they read add what claims compare with."""
-        own, replays = split_replays(traces)
-        measured = super().measure_all(own, **options)
-        floating, renewed, words, task = np.full((4, measured.sizes["sample"]), np.nan)
-        rows = zip(measured["model"].values, map(question_of, measured["sample_id"].values), strict=True)
-        row_of = {key: row for row, key in enumerate(rows)}
-        for trace in replays:
-            row = row_of.get((trace.model, question_of(sample_name(trace))))
-            if row is None:
-                continue
-            if (variant := variant_of(trace)) == UNTRAINED:
-                null = self.measure_one(trace, **options)
-                floating[row], renewed[row] = mean(null["floating"].values), float(null["renewed"])
-            else:
-                apart = definitions.total_variation(*(_shared_mass(each, **options) for each in (own[row], trace)))
-                (words if variant == OTHER_WORDS else task)[row] = apart
-        nulls = np.maximum(floating, mean_over(measured["floating_reveal"].values, 1))
-        made = {
-            "floating_untrained": floating,
-            "renewed_untrained": renewed,
-            "beyond_nulls": mean_over(measured["floating"].values, 1) - nulls,
-            "renewed_beyond": measured["renewed"].values - renewed,
-            "instruction": task - words,
-        }
-        return measured.assign({name: ("sample", values) for name, values in made.items()} | _windows(traces))
+def draw_heatmap(
+    traces: Traces,
+    *,
+    layer: Layers = None,
+    rule: str = "sigma(3)",
+    sample: int | str | None = None,
+    positions: slice | None = None,
+    paper: bool = False,
+    backend: str,
+) -> Figure | pd.DataFrame:
+    """Draw received attention, steps × positions, with anchors and commits; one column per model, one row per layer.
 
-    def draw_heatmap(
-        self,
-        traces: Traces,
-        *,
-        layer: Layers = None,
-        rule: str = "sigma(3)",
-        sample: int | str | None = None,
-        positions: slice | None = None,
-        paper: bool = False,
-        backend: str,
-    ) -> Figure | pd.DataFrame:
-        """Draw received attention, steps × positions, with anchors and commits; one column per model, one row per layer.
+    Layers are those given, "average", or by default as many as make four maps. `positions` selects a part of the
+    sequence. `paper` adds the published maps of LLaDA, layers 0 and 31.
+    """
+    chosen = pick(traces, sample)
+    room = style.PANELS - 2 * paper
+    if layer is None:  # as many panels as can be compared at a glance
+        chosen = chosen[:room]
+    maps: list[tuple[Trace, int, xr.Dataset]] = []
+    for trace in chosen:
+        require(trace, means=drift.needs_means, finding=drift.name)
+        few = few_layers(trace)
+        some = {1: few[-1:], 2: [few[0], few[-1]]}.get(room // len(chosen), few)
+        maps += _maps(trace, *anchors_of(trace, rule, some if layer is None else layer))
+    if paper:
+        trace = published.temporal_trace()
+        maps += _maps(trace, profile(trace), published.hatched())
+    maps = [(trace, index, each.isel(position=positions or slice(None))) for trace, index, each in maps]
+    if backend == "none":
+        frames = []
+        for trace, layer, each in maps:
+            cells = each.to_dataframe(["step", "position"]).reset_index()
+            frames.append(cells.assign(model=trace.model, sample=sample_name(trace), layer=layer))
+        return pd.concat(frames, ignore_index=True)[["model", "sample", "layer", *cells]]
+    return _draw(maps, rule)
 
-        Layers are those given, "average", or by default as many as make four maps. `positions` selects a part of the
-        sequence. `paper` adds the published maps of LLaDA, layers 0 and 31.
-        """
-        chosen = pick(traces, sample)
-        room = style.PANELS - 2 * paper
-        if layer is None:  # as many panels as can be compared at a glance
-            chosen = chosen[:room]
-        maps: list[tuple[Trace, int, xr.Dataset]] = []
-        for trace in chosen:
-            require(trace, means=self.needs_means, finding=self.name)
-            few = few_layers(trace)
-            some = {1: few[-1:], 2: [few[0], few[-1]]}.get(room // len(chosen), few)
-            maps += _maps(trace, *anchors_of(trace, rule, some if layer is None else layer))
-        if paper:
-            trace = published.temporal_trace()
-            maps += _maps(trace, profile(trace), published.hatched())
-        maps = [(trace, index, each.isel(position=positions or slice(None))) for trace, index, each in maps]
-        if backend == "none":
-            frames = []
-            for trace, layer, each in maps:
-                cells = each.to_dataframe(["step", "position"]).reset_index()
-                frames.append(cells.assign(model=trace.model, sample=sample_name(trace), layer=layer))
-            return pd.concat(frames, ignore_index=True)[["model", "sample", "layer", *cells]]
-        return _draw(maps, rule)
+
+@declare_finding(measure_all=measure_all, draw_heatmap=draw_heatmap)
+def drift(trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
+    """Measure how much the anchors move, per sample and layer. Definitions: `definitions`."""
+    profile_SLT, anchors = anchors_of(trace, rule, layer)
+    a, layers = profile_SLT.values, profile_SLT["layer"].values
+    mass_SLT = np.where(anchors, np.nan_to_num(a), 0.0)
+    p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors)
+    written = np.isin(trace.data["step"].values, positions.writing_steps(trace))
+    renewal_L = np.array([definitions.renewal(mass_SLT[written, n]) for n in range(len(layers))])
+    between, within = definitions.layer_distance(p_SLT)
+    by_layer: dict[str, Any] = {
+        "floating": floating_of(p_SLT),
+        "floating_reveal": _reveal(trace, a, rule),
+        "renewal": renewal_L,
+        "without_anchors": 1 - definitions.has_anchors(p_SLT).mean(axis=0),
+        "n_anchors": anchors.sum(axis=-1).mean(axis=0),
+        **_shift(trace, a),
+        **_writing(trace, layer, rule),
+    }
+    return xr.Dataset(
+        {
+            **{name: ("layer", numbers) for name, numbers in by_layer.items()},
+            "renewed": weighted_mean(renewal_L, mass_SLT[written].sum(axis=(0, 2))),
+            "between_layers": between,
+            "within_layers": within,
+            "layer_difference": between - within,
+            "anchor_mass": ("position", definitions.normalise(p_SLT.sum(axis=(0, 1)))),
+            "length": a.shape[-1],
+            "task": np.array(task_of(trace), dtype=object),
+        },
+        coords={"layer": layers, "position": profile_SLT["position"]},
+    )
 
 
 def task_of(trace: Trace) -> str:
@@ -343,5 +342,4 @@ def _draw(maps: list[tuple[Trace, int, xr.Dataset]], rule: str) -> Figure:
     return figure
 
 
-drift = register_finding(Drift())
 measure, figure, claims = drift.measure, drift.figure, drift.claims

@@ -125,11 +125,8 @@ def texts_of(source: pd.DataFrame | str | Path | Iterable[str | Path]) -> pd.Dat
     if isinstance(source, pd.DataFrame):
         return source
     paths = [Path(source)] if isinstance(source, str | Path) else [Path(path) for path in source]
-    found = []
-    for path in paths:
-        file = path / TEXTS / f"{TEXTS}.parquet"
-        if file.exists():
-            found.append(untrusted.read_parquet(file, path))
+    files = {path: path / TEXTS / f"{TEXTS}.parquet" for path in paths}
+    found = [untrusted.read_parquet(file, path) for path, file in files.items() if file.exists()]
     if not found:
         raise FloatLensError(f"{', '.join(map(str, paths))} has no texts; create them with floatlens study --only sink")
     return pd.concat(found, ignore_index=True)
