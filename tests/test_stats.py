@@ -271,8 +271,3 @@ def test_small_cases_are_those_of_the_closed_forms():
     assert stats.sign_flip_p([0.0, 0.0]) == 1.0
     assert stats.percentile_difference(dict.fromkeys("abc", 1), dict.fromkeys("abc", 0)).p == 0.25
     assert [stats.finite_or_none(x) for x in (0.5, np.nan)] == [0.5, None]
-
-
-def test_values_are_paired_in_the_order_of_the_left():
-    left, right = stats.pair_by_id({"a": 1.0, "b": 0.0, "c": 2.0}, {"c": 0.0, "a": 0.5})
-    assert (left.tolist(), right.tolist()) == ([1.0, 2.0], [0.5, 0.0])

@@ -55,7 +55,7 @@ def register_rule(function: RuleFunction) -> RuleFunction:
     name = getattr(function, "__name__", "")
     if not NAME.fullmatch(name):
         raise FloatLensError(f"the anchor rule {function!r} has no name; write it as a function with a name")
-    for parameter, default in _settings_of(function).items():
+    for parameter, default in settings_of(function).items():
         if parameter == "minimum" or isinstance(default, bool) or not isinstance(default, int | float):
             raise FloatLensError(
                 f"anchor rule {name!r}: its setting {parameter!r} has the default {default!r}; settings are numbers with "
@@ -64,17 +64,10 @@ def register_rule(function: RuleFunction) -> RuleFunction:
     return RULES.add(name, function)
 
 
-def _settings_of(function: RuleFunction) -> dict[str, Any]:
-    """The keyword-only parameters of a rule's function, with their defaults."""
+def settings_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The keyword-only parameters of a function, with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def _takes_visibility(function: RuleFunction) -> bool:
-    """Whether a rule's function has a second positional parameter."""
-    parameters = inspect.signature(function).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 
 @register_rule
@@ -176,9 +169,9 @@ class Rule:
         a = np.asarray(received, dtype=np.float64)
         seen = np.ones(a.shape[-1]) if visible is None else np.asarray(visible)
         function = self.function or RULES[self.name]
+        inputs = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY]
         with np.errstate(invalid="ignore"):
-            inputs = (a, seen) if _takes_visibility(function) else (a,)
-            chosen = np.asarray(function(*inputs, **self.settings))
+            chosen = np.asarray(function(*(a, seen)[: len(inputs)], **self.settings))
         if chosen.dtype != bool or chosen.shape != a.shape:
             raise FloatLensError(
                 f"anchor rule {self.name!r} returned {chosen.dtype} of shape {chosen.shape}; "
@@ -204,13 +197,12 @@ def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
         name = getattr(spec, "__name__", "")
         named = name if NAME.fullmatch(name) else "function"
         registered = named in RULES and RULES[named] is spec
-        return Rule(named, dict(_settings_of(spec)), function=None if registered else spec)
+        return Rule(named, dict(settings_of(spec)), function=None if registered else spec)
     if not isinstance(spec, str):
         raise FloatLensError(f"anchor rule {spec!r} is neither a string such as sigma(3) nor a function")
     parsed = parse_spec(spec, "anchor rule", "sigma(3)")
-    defaults = _settings_of(RULES[parsed.name])
-    settings = dict(defaults)
-    minimum = 0
+    defaults = settings_of(RULES[parsed.name])
+    settings = {**defaults, "minimum": 0}
     for key, value in parsed.bind(list(defaults), by_name=["minimum"]).items():
         try:
             number = float(value)
@@ -218,13 +210,10 @@ def parse_rule(spec: str | Rule | RuleFunction) -> Rule:
             number = float("nan")
         if not np.isfinite(number):
             raise parsed.error(f"{key} should be a number, not {value!r}")
-        counts = key == "minimum" or isinstance(defaults[key], int)
-        if counts and (number < (key != "minimum") or number != int(number)):
+        if isinstance(settings[key], int) and (number < (key != "minimum") or number != int(number)):
             raise parsed.error(f"{key} must be an integer of 1 or more, not {value}")
-        if key == "minimum":
-            minimum = int(number)
-        else:
-            settings[key] = number
+        settings[key] = number
+    minimum = int(settings.pop("minimum"))
     return Rule(parsed.name, settings, minimum)
 
 

@@ -13,7 +13,7 @@ NaN marks a sample without a value; such samples are always ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,7 +64,7 @@ def interval_of_mean(values: Values, *, binary: bool = False, level: float = LEV
 def interval_of_difference(
     a: Values, b: Values, *, binary: bool = False, level: float = LEVEL
 ) -> tuple[float, Interval]:
-    """Mean of a − b over pairs and its interval; entry i of both is the same sample (see `pair_by_id`).
+    """Mean of a − b over pairs and its interval; entry i of both is the same sample.
 
     Real values: as for a mean, of the differences. Values that can only be 0 or 1 (`binary=True`): Bonett and Price.
 
@@ -77,7 +77,7 @@ def interval_of_difference(
     if left.shape != right.shape:
         raise FloatLensError(
             f"a paired difference needs the same number of values on both sides, not {left.size} and {right.size}; "
-            "pair them by id first (stats.pair_by_id)"
+            "pair them by id first"
         )
     both = np.isfinite(left) & np.isfinite(right)
     left, right = left[both], right[both]
@@ -174,12 +174,6 @@ def bonett_wright(correlation: Any, n: Any, level: float = LEVEL) -> tuple[Array
     return np.tanh(np.arctanh(near) - half), np.tanh(np.arctanh(near) + half)
 
 
-def pair_by_id(left: Mapping[str, float], right: Mapping[str, float]) -> tuple[Array, Array]:
-    """Values of the samples that both sides have, in the order of the left."""
-    both = [key for key in left if key in right]
-    return np.array([left[key] for key in both], float), np.array([right[key] for key in both], float)
-
-
 def judge(value: float, interval: Interval, n: int, effect: float) -> str:
     """Verdict on a claim that a statistic exceeds the smallest effect that matters.
 
@@ -249,23 +243,17 @@ def spearman(x: Values, y: Values) -> float:
     left, right = left[both], right[both]
     if len(left) < 3 or np.ptp(left) == 0 or np.ptp(right) == 0:
         return NAN
-    return float(np.clip(round(float(_standard_ranks(left) @ _standard_ranks(right)), 15), -1, 1))
-
-
-def _standard_ranks(values: Array) -> Array:
-    ranks = stats.rankdata(values)
-    away = ranks - ranks.mean()
-    return np.asarray(away / np.sqrt(away @ away))
+    return round(float(np.corrcoef(stats.rankdata(left), stats.rankdata(right))[0, 1]), 15)
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A mean over `n` questions with its interval; for a paired difference, also the p-value of no difference."""
 
-    value: float
-    low: float
-    high: float
-    n: int
+    value: float = NAN
+    low: float = NAN
+    high: float = NAN
+    n: int = 0
     p: float = NAN
 
 
@@ -273,19 +261,15 @@ def percentile_mean(values: Values, seed: int = 0) -> Estimate:
     """Mean with its bootstrap interval (percentile)."""
     scores = _finite(values)
     if not len(scores):
-        return Estimate(NAN, NAN, NAN, 0)
-    low, high = percentile_interval(_resample_mean(scores, seed))
-    return Estimate(float(scores.mean()), low, high, len(scores))
+        return Estimate()
+    return Estimate(float(scores.mean()), *percentile_interval(_resample_mean(scores, seed)), len(scores))
 
 
 def percentile_difference(left: Mapping[str, float], right: Mapping[str, float], seed: int = 0) -> Estimate:
     """Mean of left − right over the questions that both have, its bootstrap interval (percentile) and its p-value."""
-    a, b = pair_by_id(left, right)
-    differences = _finite(a - b)
-    if not len(differences):
-        return Estimate(NAN, NAN, NAN, 0)
-    low, high = percentile_interval(_resample_mean(differences, seed))
-    return Estimate(float(differences.mean()), low, high, len(differences), sign_flip_p(differences, seed))
+    differences = _finite([left[key] - right[key] for key in left if key in right])
+    p = sign_flip_p(differences, seed) if len(differences) else NAN
+    return replace(percentile_mean(differences, seed), p=p)
 
 
 def sign_flip_p(differences: Values, seed: int = 0) -> float:
@@ -304,10 +288,9 @@ def macro_mean(datasets: Sequence[Values], seed: int = 0) -> Estimate:
     """Mean of the means of data sets, equally weighted; questions are resampled within data sets."""
     scored = [scores for scores in map(_finite, datasets) if len(scores)]
     if not scored:
-        return Estimate(NAN, NAN, NAN, 0)
-    means = np.mean([_resample_mean(scores, seed + i) for i, scores in enumerate(scored)], axis=0)
-    low, high = percentile_interval(means)
-    return Estimate(float(np.mean([s.mean() for s in scored])), low, high, sum(map(len, scored)))
+        return Estimate()
+    interval = percentile_interval(np.mean([_resample_mean(s, seed + i) for i, s in enumerate(scored)], axis=0))
+    return Estimate(float(np.mean([s.mean() for s in scored])), *interval, sum(map(len, scored)))
 
 
 def resample_curves(scores_NX: Array, seed: int = 0) -> Array:

@@ -17,7 +17,7 @@ OPTIONAL = {"primary", "setting", "aloud", "aloud_fails"}
 REPLAYED = {f"window_{name}" for name in ("floating", "moved", "model", "kind", "text")}  # only with prose
 DRAWN = {*signature(lines).parameters, *signature(layer_maps).parameters} - {"measured", "backend"}
 PRIMARY = {"drift.floats", "drift.fixed", "drift.moves"}
-DECLARED = {"number", "of", "beside", "sink", "layers", "below", "what", "unit", "digits"}
+DECLARED = {"number", "of", "beside", "sink", "layers", "below", "what"}
 CLAIM = {"id", "sentence", "otherwise", "whose", "source", "statistic", "effect", "why", "rejected_if", "needs"}
 
 

@@ -51,10 +51,8 @@ REGIONS = ["answer", "doc10", "doc2", "bos", "other", "query"]
         (stress.weigh_ends_of_axis(["0", "4", "8"], np.array([0.0, 0.8, 0.9])), [1, 0, -1]),
         (stress.weigh_ends_against_middle(["0", "1", "2", "3"], np.arange(4.0)), [0.5, -0.5, -0.5, 0.5]),
         (stress.weigh_together_against_others(["together", "apart 2", "reversed"], np.zeros(3)), [1, -0.5, -0.5]),
-        (
-            tokens.shares(np.array([[[YES, YES]]]), np.array([[[0.3, 0.1]]]), np.array([[[YES, NO]], [[NO, YES]]])),
-            [[[0.5, 0.5]], [[0.75, 0.25]]],
-        ),
+        (tokens.shares(np.array([[[YES, YES]]]), np.array([[[YES, NO]], [[NO, YES]]])), [[0.5, 0.5]]),
+        (tokens.shares(np.array([[[0.3, 0.1]]]), np.array([[[YES, NO]], [[NO, YES]]])), [[0.75, 0.25]]),
         (np.array(halves(np.array([[1.0, 3.0, 8.0]]), np.array([[0.0, 0.5, 1.0]]))), [[1], [8]]),
         (np.array(spread(np.array([[1.0], [3.0], [NAN]]))), [[2], [1], [2]]),
         (mean_over(np.array([[1.0, NAN], [3.0, NAN]]), 0), [2, NAN]),

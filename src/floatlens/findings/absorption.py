@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from floatlens.anchors import COMMON_RULES, baseline, find_anchors
 from floatlens.findings import definitions, draw, published
-from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
+from floatlens.findings.finding import Finding, ReportTable, as_table, declare_finding, register_claim
 from floatlens.findings.positions import Layers, profile
 from floatlens.findings.samples import by_model, mean, mean_over, samples_per_model
 from floatlens.findings.verdict import Verdict, difference
@@ -32,71 +32,57 @@ from floatlens.trace.trace import Trace
 PUBLISHED = {"arm": "first", "mdm": "top(n=1)"}  # the rules of the paper's curves
 
 
-class Absorption(Finding):
-    name = "absorption"
+def draw_layers(measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
+    """Draw absorption by depth, one panel per rule; `paper` adds the published curves."""
+    rules = [str(rule) for rule in measured["rule"].values]
+    data = pd.concat([table(measured), published.absorption_rows() if paper else None], ignore_index=True)
+    data = data[data["rule"].isin(rules)]
+    if backend == "none":
+        return data
+    depth = data["layer"] / data.groupby("model")["layer"].transform("max").clip(lower=1)
+    shown, titles = draw.with_band(data.assign(depth=depth)), {rule: rule for rule in rules}
+    note = f"Attention on the anchors, by anchor rule; mean ± std over {samples_per_model(measured)} per model."
+    y = "absorption (% of attention)"
+    return draw.curves(shown, "depth", "rule", titles, xlabel="relative depth", ylabel=y, ylim=(0, 100), note=note)
 
-    def measure_one(
-        self, trace: Trace, *, layer: Layers = None, rule: str | Sequence[str] = COMMON_RULES
-    ) -> xr.Dataset:
-        """Measure how much attention the anchors absorb, in percent of all attention, mean over steps."""
-        rules = [rule] if isinstance(rule, str) else list(rule)
-        if set(PUBLISHED.values()) <= set(rules):
-            rules = [published.RULE, *rules]
-        profile_SLT = profile(trace, layer)
-        a = profile_SLT.values
-        u = baseline(a, trace.attention_kind)
-        found = {one: find_anchors(a, one, trace.attention_kind) for one in rules if one != published.RULE}
-        anchors = [found[PUBLISHED[trace.kind] if one == published.RULE else one] for one in rules]
-        known, even = np.nan_to_num(a), np.nan_to_num(u)
-        numbers = {
-            "absorption": [absorb(a, s) for s in anchors],
-            "beyond": [definitions.absorption(known, s, even) for s in anchors],
-            "n_anchors": [s.sum(axis=-1) for s in anchors],
-        }
-        return xr.Dataset(
-            {
-                **{name: (("rule", "layer"), np.mean(values, axis=1)) for name, values in numbers.items()},
-                "sink": ("layer", 100 * (a - u)[..., 0].mean(axis=0)),
-                "sink_raw": ("layer", 100 * a[..., 0].mean(axis=0)),
-            },
-            coords={"rule": rules, "layer": profile_SLT["layer"]},
-        )
 
-    def measure(self, samples: Any, **options: Any) -> xr.Dataset:
-        measured = super().measure(samples, **options)
-        return measured.assign_attrs(claim_rule=str(measured["rule"].values[0]))
+def row(part: xr.Dataset) -> dict[str, Any]:
+    return {str(r): mean(part["absorption"].sel(rule=r).values) for r in part["rule"].values}
 
-    def draw_layers(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw absorption by depth, one panel per rule; `paper` adds the published curves."""
-        data = table(measured)
-        rules = list(dict.fromkeys(data["rule"]))
-        if paper:
-            data = pd.concat([data, published.absorption_rows()], ignore_index=True)
-            data = data[data["rule"].isin(rules)]
-        if backend == "none":
-            return data
-        depth = data["layer"] / data.groupby("model")["layer"].transform("max").clip(lower=1)
-        return draw.curves(
-            draw.with_band(data.assign(depth=depth)),
-            "depth",
-            "rule",
-            {rule: rule for rule in rules},
-            xlabel="relative depth",
-            ylabel="absorption (% of attention)",
-            ylim=(0, 100),
-            note=f"Attention on the anchors, by anchor rule; mean ± std over {samples_per_model(measured)} per model.",
-        )
 
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        return {str(r): mean(part["absorption"].sel(rule=r).values) for r in part["rule"].values}
+def tables(measured: xr.Dataset) -> list[ReportTable]:
+    beyond = []
+    for model, kind, part in by_model(measured):
+        by_rule = {str(r): mean(part["beyond"].sel(rule=r).values) for r in measured["rule"].values}
+        beyond.append({"model": model, "kind": kind, **by_rule, "position 0": mean(part["sink"].values)})
+    title = "The same beyond uniform attention under the model's mask"
+    return [*Finding.tables(absorption, measured), as_table(title, beyond)]
 
-    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
-        beyond = []
-        for model, kind, part in by_model(measured):
-            by_rule = {str(r): mean(part["beyond"].sel(rule=r).values) for r in measured["rule"].values}
-            beyond.append({"model": model, "kind": kind, **by_rule, "position 0": mean(part["sink"].values)})
-        title = "The same beyond uniform attention under the model's mask"
-        return [*super().tables(measured), as_table(title, beyond)]
+
+@declare_finding(draw_layers=draw_layers, row=row, tables=tables)
+def absorption(trace: Trace, *, layer: Layers = None, rule: str | Sequence[str] = COMMON_RULES) -> xr.Dataset:
+    """Measure how much attention the anchors absorb, in percent of all attention, mean over steps."""
+    rules = [rule] if isinstance(rule, str) else list(rule)
+    if set(PUBLISHED.values()) <= set(rules):
+        rules = [published.RULE, *rules]
+    profile_SLT = profile(trace, layer)
+    a = profile_SLT.values
+    u = baseline(a, trace.attention_kind)
+    named = [PUBLISHED[trace.kind] if one == published.RULE else one for one in rules]
+    anchors_NSLT = np.array([find_anchors(a, one, trace.attention_kind) for one in named])
+    numbers = {
+        "absorption": absorb(a, anchors_NSLT),
+        "beyond": definitions.absorption(np.nan_to_num(a), anchors_NSLT, np.nan_to_num(u)),
+        "n_anchors": anchors_NSLT.sum(axis=-1),
+    }
+    return xr.Dataset(
+        {
+            **{name: (("rule", "layer"), values.mean(axis=1)) for name, values in numbers.items()},
+            "sink": ("layer", 100 * (a - u)[..., 0].mean(axis=0)),
+            "sink_raw": ("layer", 100 * a[..., 0].mean(axis=0)),
+        },
+        coords={"rule": rules, "layer": profile_SLT["layer"]},
+    )
 
 
 def absorb(a: Array, anchors: Array) -> Array:
@@ -123,8 +109,8 @@ def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | Non
         rule: difference(measured, (raw if rule == published.RULE else beyond)[:, index], **about)
         for index, rule in enumerate(rules)
     }
-    details = {f"by {rule}": [found.value, *found.interval] for rule, found in outcomes.items()}
-    first = replace(outcomes[rules[0]], details={**outcomes[rules[0]].details, **details})
+    first, details = outcomes[rules[0]], {f"by {rule}": [o.value, *o.interval] for rule, o in outcomes.items()}
+    first = replace(first, details=first.details | details)
     above = [rule for rule, found in outcomes.items() if found.interval[0] > 0]
     below = [rule for rule, found in outcomes.items() if found.interval[1] < 0]
     if first.n < SMALLEST_N or not above or not below:
@@ -132,5 +118,4 @@ def absorbs_more(measured: xr.Dataset, *, mdm: str | None = None, arm: str | Non
     return replace(first, verdict=DEPENDS, reason=f"above 0 by {', '.join(above)}; below 0 by {', '.join(below)}")
 
 
-absorption = register_finding(Absorption())
 measure, figure, claims = absorption.measure, absorption.figure, absorption.claims

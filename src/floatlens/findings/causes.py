@@ -22,7 +22,7 @@ from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.answers import MEASURES, Answers, answers_of
 from floatlens.evaluation.conditions import CHANGED, CONTROL, PLAIN
 from floatlens.findings import draw
-from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
+from floatlens.findings.finding import ReportTable, as_table, declare_finding, register_claim
 from floatlens.findings.samples import mean, parts_of, per_question
 from floatlens.findings.spelling import percent, points
 from floatlens.findings.style import short
@@ -41,92 +41,94 @@ AT_ALL = "loss compared with the plain run"
 MOVED = 0.01  # nats of KL; below it no probability changes by more than 0.07 (Pinsker), so nothing was tested
 
 
-class Causes(Finding):
-    name = "causes"
+def applies(answers: pd.DataFrame) -> bool:
+    return "role" in answers and bool(answers["role"].notna().any())
 
-    def measure_all(self, answers: Answers) -> xr.Dataset:
-        """Measure the effect of each intervention on each question, one row per model and question.
 
-        Each of `MEASURES` stands under its own name (sample, intervention: with the intervention), as NAME_control (with its
-        matched control, mean over seeds; NaN if there is none) and as NAME_plain (sample: without any intervention). `group`
-        and `dose` (along intervention) identify the curve that an intervention is a point of.
-        """
-        table = answers_of(answers)
-        table = table[table["role"].isin([PLAIN, CHANGED, CONTROL])] if "role" in table else table.iloc[:0]
-        if table.empty:
-            raise FloatLensError("there are no answers under interventions; create them with floatlens ablate")
-        changed = table[table["role"] == CHANGED]
-        if changed["error"].notna().all():
-            first = f"; the first failed because: {changed['error'].iloc[0]}" if len(changed) else ""
-            raise FloatLensError(f"no intervention worked on any question{first}")
-        key = ["model", "data", "id"]
-        order, coords = per_question(table, key)
-        names = list(dict.fromkeys(changed["of"]))
-        about = changed.drop_duplicates("of").set_index("of").reindex(names)
-        data: dict[str, Any] = {}
-        for name in MEASURES:
-            plain = table[table["role"] == PLAIN].set_index(key)[name].reindex(order)
-            data[f"{name}_plain"] = ("sample", plain.to_numpy(float))
-            for role, suffix in ((CHANGED, ""), (CONTROL, "_control")):
-                part = table[table["role"] == role]
-                wide = part.pivot_table(index=key, columns="of", values=name, aggfunc="mean", dropna=False)
-                wide = wide.reindex(index=order, columns=names)
-                data[f"{name}{suffix}"] = (("sample", "intervention"), wide.to_numpy(float))
-        of_each = {
-            name: ("intervention", about[name].to_numpy(kind)) for name, kind in (("group", object), ("dose", float))
-        }
-        return xr.Dataset(data, coords={**coords, "intervention": names, **of_each})
+def draw_dose(measured: xr.Dataset, *, score: str = "accuracy", backend: str) -> Figure | pd.DataFrame:
+    """Draw the score over the dose with its control."""
+    numbers = table(measured, score=score)
+    numbers = numbers[np.isfinite(numbers["dose"])]
+    if backend == "none":
+        return numbers
+    groups = list(dict.fromkeys(numbers["group"]))
+    return draw.curves(
+        pd.concat([_variant(numbers, key, name) for key, name in VARIANTS.items()]),
+        "dose",
+        "group",
+        {group: _titled(group) for group in groups},
+        xlabel={group: _axis(group) for group in groups},
+        ylabel=LABELS.get(score, f"{score.replace('_', ' ')} (%)"),
+        ylim=(None, None) if score in LOWER_IS_BETTER else (-3, 103),
+        note=f"Mean over up to {numbers['n'].max()} questions; bands: 95 % bootstrap intervals.",
+    )
 
-    def applies(self, answers: pd.DataFrame) -> bool:
-        return "role" in answers and bool(answers["role"].notna().any())
 
-    def draw_dose(self, measured: xr.Dataset, *, score: str = "accuracy", backend: str) -> Figure | pd.DataFrame:
-        """Draw the score over the dose with its control."""
-        numbers = table(measured, score=score)
-        numbers = numbers[np.isfinite(numbers["dose"])]
-        if backend == "none":
-            return numbers
-        groups = list(dict.fromkeys(numbers["group"]))
-        return draw.curves(
-            pd.concat([_variant(numbers, key, name) for key, name in VARIANTS.items()]),
-            "dose",
-            "group",
-            {group: _titled(group) for group in groups},
-            xlabel={group: _axis(group) for group in groups},
-            ylabel=LABELS.get(score, f"{score.replace('_', ' ')} (%)"),
-            ylim=(None, None) if score in LOWER_IS_BETTER else (-3, 103),
-            note=f"Mean over up to {numbers['n'].max()} questions; bands: 95 % bootstrap intervals.",
+def draw_effects(measured: xr.Dataset, *, score: str = "accuracy", backend: str) -> Figure | pd.DataFrame:
+    """Draw the loss under each intervention beyond its control."""
+    numbers = table(measured, score=score)
+    if backend == "none":
+        return numbers
+    shown = _variant(numbers, "loss", "").assign(panel="", name=[_titled(one) for one in numbers["intervention"]])
+    what, unit = ("added to", "nats") if score in LOWER_IS_BETTER else ("taken from", "points")
+    xlabel = f"{what} {LABELS.get(score, score.replace('_', ' '))} beyond the control ({unit})"
+    note = f"Mean over up to {numbers['n'].max()} questions with 95 % bootstrap intervals, paired question by question."
+    return draw.points(shown, "name", "panel", xlabel=xlabel, note=note)
+
+
+def tables(measured: xr.Dataset) -> list[ReportTable]:
+    frame = table(measured)
+    names = {"plain": "without", "under": "under it", "control": "under its control"}
+    names |= {"loss": "lost beyond the control", "n": "questions"}
+    shown = frame.assign(model=[short(str(model)) for model in frame["model"]], n=frame["n"].astype(int))
+    return [as_table(causes.table, shown[["intervention", "model", *names]].rename(columns=names))]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found = []
+    for model, of in table(measured).groupby("model", sort=False):
+        worst = of.iloc[int(of["loss"].fillna(-1).argmax())]
+        found.append(
+            f"{short(str(model))} answers {percent(float(of['plain'].iloc[0]))} correctly without interventions. The "
+            f"largest loss beyond the matched control is under {worst['intervention']}: "
+            f"{points(-float(worst['loss']))} points ({percent(float(worst['under']))} correct with it, "
+            f"{percent(float(worst['control']))} with the control)."
         )
+    return found
 
-    def draw_effects(self, measured: xr.Dataset, *, score: str = "accuracy", backend: str) -> Figure | pd.DataFrame:
-        """Draw the loss under each intervention beyond its control."""
-        numbers = table(measured, score=score)
-        if backend == "none":
-            return numbers
-        shown = _variant(numbers, "loss", "").assign(panel="", name=[_titled(one) for one in numbers["intervention"]])
-        what, unit = ("added to", "nats") if score in LOWER_IS_BETTER else ("taken from", "points")
-        xlabel = f"{what} {LABELS.get(score, score.replace('_', ' '))} beyond the control ({unit})"
-        note = f"Mean over up to {numbers['n'].max()} questions with 95 % bootstrap intervals, paired question by question."
-        return draw.points(shown, "name", "panel", xlabel=xlabel, note=note)
 
-    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
-        frame = table(measured)
-        names = {"plain": "without", "under": "under it", "control": "under its control"}
-        names |= {"loss": "lost beyond the control", "n": "questions"}
-        shown = frame.assign(model=[short(str(model)) for model in frame["model"]], n=frame["n"].astype(int))
-        return [as_table(self.table, shown[["intervention", "model", *names]].rename(columns=names))]
+@declare_finding(applies=applies, draw_dose=draw_dose, draw_effects=draw_effects, tables=tables, sentences=sentences)
+def causes(answers: Answers) -> xr.Dataset:
+    """Measure the effect of each intervention on each question, one row per model and question.
 
-    def sentences(self, measured: xr.Dataset) -> list[str]:
-        found = []
-        for model, of in table(measured).groupby("model", sort=False):
-            worst = of.iloc[int(of["loss"].fillna(-1).argmax())]
-            found.append(
-                f"{short(str(model))} answers {percent(float(of['plain'].iloc[0]))} correctly without interventions. The "
-                f"largest loss beyond the matched control is under {worst['intervention']}: "
-                f"{points(-float(worst['loss']))} points ({percent(float(worst['under']))} correct with it, "
-                f"{percent(float(worst['control']))} with the control)."
-            )
-        return found
+    Each of `MEASURES` stands under its own name (sample, intervention: with the intervention), as NAME_control (with its
+    matched control, mean over seeds; NaN if there is none) and as NAME_plain (sample: without any intervention). `group`
+    and `dose` (along intervention) identify the curve that an intervention is a point of.
+    """
+    table = answers_of(answers)
+    table = table[table["role"].isin([PLAIN, CHANGED, CONTROL])] if "role" in table else table.iloc[:0]
+    if table.empty:
+        raise FloatLensError("there are no answers under interventions; create them with floatlens ablate")
+    changed = table[table["role"] == CHANGED]
+    if changed["error"].notna().all():
+        first = f"; the first failed because: {changed['error'].iloc[0]}" if len(changed) else ""
+        raise FloatLensError(f"no intervention worked on any question{first}")
+    key = ["model", "data", "id"]
+    order, coords = per_question(table, key)
+    about = changed.drop_duplicates("of").set_index("of")
+    data: dict[str, Any] = {}
+    for name in MEASURES:
+        plain = table[table["role"] == PLAIN].set_index(key)[name].reindex(order)
+        data[f"{name}_plain"] = ("sample", plain.to_numpy(float))
+        for role, suffix in ((CHANGED, ""), (CONTROL, "_control")):
+            part = table[table["role"] == role]
+            wide = part.pivot_table(index=key, columns="of", values=name, aggfunc="mean", dropna=False)
+            wide = wide.reindex(index=order, columns=about.index)
+            data[f"{name}{suffix}"] = (("sample", "intervention"), wide.to_numpy(float))
+    coords["intervention"] = about.index.to_list()
+    coords["group"] = "intervention", about["group"].to_numpy(object)
+    coords["dose"] = "intervention", about["dose"].to_numpy(float)
+    return xr.Dataset(data, coords)
 
 
 def table(answers: Any, *, score: str = "accuracy") -> pd.DataFrame:
@@ -139,12 +141,13 @@ def table(answers: Any, *, score: str = "accuracy") -> pd.DataFrame:
     check_known("score", score, MEASURES)
     rows = []
     for model, part in parts_of(measured):
+        lost = loss(part, score)
         for index, name in enumerate(map(str, measured["intervention"].values)):
             values = {
                 "under": part[score].values[:, index],
                 "plain": part[f"{score}_plain"].values,
                 "control": part[f"{score}_control"].values[:, index],
-                "loss": loss(part, score, index),
+                "loss": lost[:, index],
             }
             if not np.isfinite(values["under"]).any():
                 continue
@@ -157,15 +160,14 @@ def table(answers: Any, *, score: str = "accuracy") -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def loss(measured: xr.Dataset, score: str, index: int) -> Array:
-    """Loss of score of each question beyond that of the control; NaN where the control failed.
+def loss(measured: xr.Dataset, score: str = "accuracy") -> Array:
+    """Loss of score (sample, intervention) beyond that of the control; NaN where the control failed.
 
     For a model without answers under the control, the loss compared with the plain run.
     """
-    under, control = (measured[key].values[:, index] for key in (score, f"{score}_control"))
-    models = measured["model"].values
-    controlled = np.isin(models, models[np.isfinite(control)])
-    beside = np.where(controlled, control, measured[f"{score}_plain"].values)
+    under, control = (measured[key].values for key in (score, f"{score}_control"))
+    controlled = pd.DataFrame(np.isfinite(control)).groupby(measured["model"].values).transform("any")
+    beside = np.where(controlled, control, measured[f"{score}_plain"].values[:, None])
     return np.asarray(under - beside if score in LOWER_IS_BETTER else beside - under)
 
 
@@ -192,21 +194,15 @@ def _dosed_first(measured: xr.Dataset, kind: str) -> list[int]:
     return [index for index in found if np.isfinite(measured["dose"].values[index])] or found
 
 
-def _mean(measured: xr.Dataset, name: str, indices: Sequence[int]) -> Array:
+def _mean(values_NI: Any, indices: Sequence[int]) -> Array:
     """Mean over interventions of a number; NaN if one is missing for a question, or there is none."""
-    none = np.full(measured.sizes["sample"], np.nan)
-    return np.asarray(measured[name].values[:, indices].mean(axis=1)) if indices else none
-
-
-def _lost(measured: xr.Dataset, indices: Sequence[int], score: str = "accuracy") -> Array:
-    """Mean over interventions of the loss beyond the control."""
-    none = np.full(measured.sizes["sample"], np.nan)
-    return np.mean([loss(measured, score, index) for index in indices], axis=0) if indices else none
+    values_NI = np.asarray(values_NI)
+    return np.asarray(values_NI[:, indices].mean(axis=1)) if indices else np.full(len(values_NI), np.nan)
 
 
 def _lost_at_all(measured: xr.Dataset, indices: Sequence[int]) -> Array:
     """Mean over interventions of the loss of accuracy compared with the plain run."""
-    return np.asarray(measured["accuracy_plain"].values - _mean(measured, "accuracy", indices))
+    return np.asarray(measured["accuracy_plain"].values - _mean(measured["accuracy"], indices))
 
 
 def _loss_of(measured: xr.Dataset, values: Array, *groups: Sequence[int], **about: Any) -> Verdict:
@@ -240,14 +236,14 @@ def _unless_it_failed(measured: xr.Dataset, found: Verdict, *groups: Sequence[in
 def masking_hurts_the_arm(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = None) -> Verdict:
     indices = _dosed_first(measured, MASK)
     beside = {AT_ALL: _lost_at_all(measured, indices)}
-    found = difference(measured, _lost(measured, indices), mdm=mdm, arm=arm, sign=-1, beside=beside)
+    found = difference(measured, _mean(loss(measured), indices), mdm=mdm, arm=arm, sign=-1, beside=beside)
     return _as_proportion(measured, found, indices, indices)
 
 
 @register_claim("causes.robust")
 def keeps_its_accuracy(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     indices = _dosed_first(measured, MASK)
-    beside = {"loss beyond the control": _lost(measured, indices)}
+    beside = {"loss beyond the control": _mean(loss(measured), indices)}
     return _loss_of(measured, -_lost_at_all(measured, indices), indices, kind="mdm", model=mdm, beside=beside)
 
 
@@ -259,10 +255,10 @@ def _register_loss(id: str, kind: str, across_layers: bool = False) -> None:
         indices = _find(measured, kind, across_layers=across_layers)
         beside = {
             AT_ALL: _lost_at_all(measured, indices),
-            "agreement with the plain answer": _mean(measured, "agreement", indices),
-            "KL to the plain run, nats": _mean(measured, "kl", indices),
+            "agreement with the plain answer": _mean(measured["agreement"], indices),
+            "KL to the plain run, nats": _mean(measured["kl"], indices),
         }
-        return _loss_of(measured, _lost(measured, indices), indices, kind="mdm", model=mdm, beside=beside)
+        return _loss_of(measured, _mean(loss(measured), indices), indices, kind="mdm", model=mdm, beside=beside)
 
 
 _register_loss("causes.pinning", "pin-anchors")
@@ -273,8 +269,8 @@ _register_loss("causes.moving", "move-anchors")
 @register_claim("causes.sink")
 def a_sink_helps(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     indices = [n for n, name in enumerate(measured["intervention"].values) if str(name).startswith("add-sink")]
-    saved = measured["gold_nll_plain"].values - _mean(measured, "gold_nll", indices)
-    beside = {"KL to the plain run, nats": _mean(measured, "kl", indices)}
+    saved = measured["gold_nll_plain"].values - _mean(measured["gold_nll"], indices)
+    beside = {"KL to the plain run, nats": _mean(measured["kl"], indices)}
     reason = "" if indices else "the run has no answers under add-sink"
     found = mean_of(measured, saved, kind="mdm", model=mdm, beside=beside, what="questions", reason=reason)
     return _unless_it_failed(measured, found, indices)
@@ -284,22 +280,22 @@ def a_sink_helps(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
 def heads_matter(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     indices = _dosed_first(measured, HEADS)
     beside = {AT_ALL: _lost_at_all(measured, indices)}
-    return _loss_of(measured, _lost(measured, indices), indices, model=model, beside=beside)
+    return _loss_of(measured, _mean(loss(measured), indices), indices, model=model, beside=beside)
 
 
 @register_claim("causes.form")
 def shallow_anchors_carry_form(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     shallow, deep = (_find(measured, MASK, half) for half in ("shallow", "deep"))
-    lost = [_lost(measured, indices, "well_formed") for indices in (shallow, deep)]
+    lost = [_mean(loss(measured, "well_formed"), indices) for indices in (shallow, deep)]
     beside = {"lost with the shallow anchors": lost[0], "lost with the deep anchors": lost[1]}
-    beside["answers that do not end, shallow"] = _lost(measured, shallow, "ended")
+    beside["answers that do not end, shallow"] = _mean(loss(measured, "ended"), shallow)
     return _loss_of(measured, lost[0] - lost[1], shallow, deep, model=model, beside=beside)
 
 
 @register_claim("causes.content")
 def deep_heads_carry_content(measured: xr.Dataset, *, model: str | None = None) -> Verdict:
     shallow, deep = (_find(measured, HEADS, half) for half in ("shallow", "deep"))
-    lost = [_lost(measured, indices) for indices in (shallow, deep)]
+    lost = [_mean(loss(measured), indices) for indices in (shallow, deep)]
     beside = {"lost with the shallow heads": lost[0], "lost with the deep heads": lost[1]}
     return _loss_of(measured, lost[1] - lost[0], shallow, deep, model=model, beside=beside)
 
@@ -337,5 +333,4 @@ def _titled(text: str) -> str:
     return f"{name}, {words}" if words else name
 
 
-causes = register_finding(Causes())
 measure, figure, claims = causes.measure, causes.figure, causes.claims

@@ -19,6 +19,7 @@ from __future__ import annotations
 from math import comb
 
 import numpy as np
+from scipy.stats import entropy
 
 from floatlens.stats import NAN, Array
 
@@ -32,16 +33,18 @@ def absorption(a: Array, anchors: Array, u: Array | None = None) -> Array:
 
 def anchor_mass(a: Array, anchors: Array) -> Array:
     """Received attention of the anchors, normalised over positions: `p`; zeros where there is no anchor."""
-    mass = np.where(anchors, a, 0.0)
+    return normalise(np.where(anchors, a, 0.0))
+
+
+def normalise(mass: Array) -> Array:
+    """Mass as shares of its sum (last axis); zeros where there is none."""
     total = mass.sum(axis=-1, keepdims=True)
     return np.divide(mass, total, out=np.zeros_like(mass), where=total > 0)
 
 
 def effective_positions(weights: Array) -> Array:
     """Effective number of attended positions (last axis): the exponential of the entropy."""
-    mass = np.nan_to_num(weights)
-    share = mass / mass.sum(axis=-1, keepdims=True)
-    return np.asarray(np.exp(-(share * np.log(np.where(share > 0, share, 1.0))).sum(axis=-1)))
+    return np.asarray(np.exp(entropy(np.nan_to_num(weights), axis=-1)))
 
 
 # Drift over steps
@@ -53,7 +56,7 @@ def floating(p_ST: Array) -> float:
     Steps without anchors are left out; NaN if they are more than half. One move halfway gives 0.5·S / (S − 1).
     """
     there = has_anchors(p_ST)
-    if share_without_anchors(p_ST) > 0.5 or there.sum() < 2:
+    if there.mean() < 0.5 or there.sum() < 2:
         return NAN
     return _sum_over_pairs(p_ST[there]) / comb(int(there.sum()), 2)
 
@@ -66,9 +69,9 @@ def renewal(mass_ST: Array) -> float:
     """
     quarter = max(1, len(mass_ST) // 4)
     early_T, late_T = mass_ST[:quarter].sum(axis=0), mass_ST[-quarter:].sum(axis=0)
-    if len(mass_ST) < 2 or share_without_anchors(mass_ST) > 0.5 or not early_T.any() or not late_T.any():
+    if len(mass_ST) < 2 or has_anchors(mass_ST).mean() < 0.5 or not early_T.any() or not late_T.any():
         return NAN
-    return total_variation(early_T / early_T.sum(), late_T / late_T.sum())
+    return total_variation(normalise(early_T), normalise(late_T))
 
 
 def reveal_null(a_ST: Array, revealed_ST: Array) -> Array:
@@ -78,13 +81,7 @@ def reveal_null(a_ST: Array, revealed_ST: Array) -> Array:
     """
     hidden = float(a_ST[~revealed_ST].mean()) if not revealed_ST.all() else 0.0
     strength_T = np.where(revealed_ST[-1], a_ST[-1], hidden)
-    null_ST = np.where(revealed_ST, strength_T, hidden)
-    return np.asarray(null_ST / null_ST.sum(axis=-1, keepdims=True))
-
-
-def share_without_anchors(p_ST: Array) -> float:
-    """Share of steps that have no anchor."""
-    return float(1 - has_anchors(p_ST).mean())
+    return normalise(np.where(revealed_ST, strength_T, hidden))
 
 
 def has_anchors(p: Array) -> Array:
@@ -228,9 +225,7 @@ def rollout_while_rows_differ(flow_LRR: Array, least: float = 0.1, residual: boo
     identity = np.eye(flow_LRR.shape[-1])
     through, reached = identity, -1
     for layer, flow_RR in enumerate(np.nan_to_num(flow_LRR.astype(np.float64))):
-        mixed = (flow_RR + identity) / 2 if residual else flow_RR + np.diag(no_row)
-        total = mixed.sum(axis=-1, keepdims=True)
-        following = np.divide(mixed, total, out=np.zeros_like(mixed), where=total > 0) @ through
+        following = normalise((flow_RR + identity) / 2 if residual else flow_RR + np.diag(no_row)) @ through
         if residual and largest_row_distance(following[~no_row]) < least:
             break
         through, reached = following, layer
@@ -241,7 +236,7 @@ def _sum_over_pairs(p_NT: Array) -> float:
     """Sum of the total-variation distances of all pairs of rows."""
     n = len(
         p_NT
-    )  # by position: of n sorted values the i-th (from 0) is the larger of i pairs and the smaller of n − 1 − i
+    )  # of n sorted values of a position, the i-th (from 0) is the larger of i pairs, the smaller of n − 1 − i
     return max(float(((2 * np.arange(n) - n + 1) @ np.sort(p_NT, axis=0)).sum()) / 2, 0.0)
 
 

@@ -121,13 +121,12 @@ def table_of(measured: xr.Dataset, names: Iterable[str], *along: str) -> pd.Data
     index = pd.MultiIndex.from_product([measured[name].values for name in along], names=along)
     for model, part in parts_of(measured):
         for name in names:
-            mean, std, n = spread(part[name].transpose("sample", *along).values.astype(float))
-            numbers = {"mean": mean.ravel(), "std": std.ravel(), "n": n.ravel()}
-            frame = pd.DataFrame(numbers, index=index).reset_index()
-            frame.insert(0, "model", model)
-            frame.insert(1, "number", name)
-            parts.append(frame[frame["n"] > 0])
-    return pd.concat(parts, ignore_index=True)
+            mean, std, n = (
+                each.ravel() for each in spread(part[name].transpose("sample", *along).values.astype(float))
+            )
+            parts.append(pd.DataFrame({"model": model, "number": name, "mean": mean, "std": std, "n": n}, index))
+    table = pd.concat(parts).query("n > 0").reset_index()
+    return table[["model", "number", *along, "mean", "std", "n"]]
 
 
 def lines(
@@ -154,8 +153,6 @@ def lines(
     if along == "layer" and "depth" in measured:
         depths = table_of(measured, ["depth"], "layer").set_index(["model", "layer"])["mean"].round(6)
         table = table.join(depths.rename("depth"), on=["model", "layer"])
-        if depths.groupby("layer").nunique().max() > 1:  # models of different depth share the axis
-            along, label = "depth", "relative depth"
     rule = measured.attrs.get("rule")
     parts = [note, f"{'a' if note else 'A'}nchors by {rule}" if rule else ""]
     note = f"{'; '.join(filter(None, parts))}; mean ± std over {samples_per_model(measured)} per model."
@@ -191,9 +188,8 @@ def curves(
     kept, left_out = style.shown(list(panels))
     table = table if "variant" in table else table.assign(variant="")
     variants = list(dict.fromkeys(table["variant"]))
-    last = table.groupby("model")[x].transform("max")
-    if x == "layer" and "depth" not in table and last.nunique() > 1:  # as in `lines`, where all layers have numbers
-        x, xlabel, table = "depth", "relative depth", table.assign(depth=table["layer"] / last.clip(lower=1))
+    if x == "layer" and "depth" in table and table.groupby("layer")["depth"].nunique().max() > 1:
+        x, xlabel = "depth", "relative depth"  # models of different depth share the axis
     with style.sheet():
         figure = style.new_figure(2.6, width=max(3.4, min(style.WIDTH, 3.4 * len(kept))))
         grid = figure.subplots(1, max(1, len(kept)), squeeze=False, sharey=same_scale or bool(ylabel))[0]
@@ -269,21 +265,27 @@ def points(table: pd.DataFrame, row: str, by: str, *, xlabel: str, note: str) ->
 
 
 def layer_maps(
-    measured: xr.Dataset, names: Mapping[str, str], across: str, label: str, *, backend: str, note: str
+    measured: xr.Dataset,
+    names: Mapping[str, str],
+    across: str,
+    label: str,
+    *,
+    backend: str,
+    note: str,
+    beside: pd.DataFrame | None = None,
 ) -> Figure | pd.DataFrame:
-    """Draw numbers as maps of layers (rows) and steps or heads (columns), mean over samples; `names` has the titles."""
-    table = table_of(measured, names, "layer", across)
-    return table if backend == "none" else maps(with_panels(table, names), "layer", across, label=label, note=note)
+    """Draw numbers as maps of layers (rows) and steps or heads (columns), mean over samples; `names` has the titles.
 
-
-def with_panels(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """The table with the titles of its maps: model and, if there are several, number; first all models of one number."""
-    titles = [
-        f"{style.short(model)}: {names[name]}" if names[name] else style.short(model)
-        for model, name in zip(table["model"], table["number"], strict=True)
-    ]
-    order = {name: n for n, name in enumerate(names)}
-    return table.assign(panel=titles).sort_values("number", key=lambda column: column.map(order), kind="stable")
+    All models of one number come before those of the next. `beside` are further rows, such as the published ones.
+    """
+    table = pd.concat([table_of(measured, names, "layer", across), beside], ignore_index=True)
+    if backend == "none":
+        return table
+    texts = {name: text and f": {text}" for name, text in names.items()}
+    panels = table["model"].map(style.short) + table["number"].map(texts)
+    order = pd.Categorical(table["number"], list(names))
+    shown = table.assign(panel=panels, number=order).sort_values("number", kind="stable")
+    return maps(shown, "layer", across, label=label, note=note)
 
 
 def maps(

@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 
 from floatlens.anchors import find_anchors, parse_rule
 from floatlens.findings import definitions, draw, positions, published, style
-from floatlens.findings.finding import Finding, register_claim, register_finding
-from floatlens.findings.positions import AVERAGE, Layers, anchors_of, few_layers
+from floatlens.findings.finding import Finding, declare_finding, register_claim
+from floatlens.findings.positions import AVERAGE, Layers, anchors_of, few_layers, profile
 from floatlens.findings.samples import (
     Traces,
     as_traces,
@@ -55,114 +55,109 @@ TASKS = {
 }
 
 
-class Drift(Finding):
-    name = "drift"
+def measure_all(traces: Traces, **options: Any) -> xr.Dataset:
+    """Measure the models' own traces; replays of their answers and prose that they read add what claims compare with."""
+    own, replays = split_replays(traces)
+    measured = Finding.measure_all(drift, own, **options)
+    floating, renewed, words, task = np.full((4, measured.sizes["sample"]), np.nan)
+    rows = zip(measured["model"].values, map(question_of, measured["sample_id"].values), strict=True)
+    row_of = {key: row for row, key in enumerate(rows)}
+    for trace in replays:
+        row = row_of.get((trace.model, question_of(sample_name(trace))))
+        if row is None:
+            continue
+        if (variant := variant_of(trace)) == UNTRAINED:
+            null = drift.measure_one(trace, **options)
+            floating[row], renewed[row] = mean(null["floating"].values), float(null["renewed"])
+        else:
+            apart = definitions.total_variation(*(_shared_mass(each, **options) for each in (own[row], trace)))
+            (words if variant == OTHER_WORDS else task)[row] = apart
+    nulls = np.maximum(floating, mean_over(measured["floating_reveal"].values, 1))
+    made = {
+        "floating_untrained": floating,
+        "renewed_untrained": renewed,
+        "beyond_nulls": mean_over(measured["floating"].values, 1) - nulls,
+        "renewed_beyond": measured["renewed"].values - renewed,
+        "instruction": task - words,
+    }
+    return measured.assign({name: ("sample", values) for name, values in made.items()} | _windows(traces))
 
-    def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
-        """Measure how much the anchors move, per sample and layer. Definitions: `definitions`."""
-        profile_SLT, anchors = anchors_of(trace, rule, layer)
-        a, layers = profile_SLT.values, profile_SLT["layer"].values
-        mass_SLT = np.where(anchors, np.nan_to_num(a), 0.0)
-        p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors)
-        written = np.isin(trace.data["step"].values, positions.writing_steps(trace))
-        renewal_L = np.array([definitions.renewal(mass_SLT[written, n]) for n in range(len(layers))])
-        between, within = definitions.layer_distance(p_SLT)
-        by_layer: dict[str, Any] = {
-            "floating": floating_of(p_SLT),
-            "floating_reveal": _reveal(trace, a, rule),
-            "renewal": renewal_L,
-            "without_anchors": 1 - definitions.has_anchors(p_SLT).mean(axis=0),
-            "n_anchors": anchors.sum(axis=-1).mean(axis=0),
-            **_shift(trace, a),
-            **_writing(trace, layer, rule),
-        }
-        return xr.Dataset(
-            {
-                **{name: ("layer", numbers) for name, numbers in by_layer.items()},
-                "renewed": weighted_mean(renewal_L, mass_SLT[written].sum(axis=(0, 2))),
-                "between_layers": between,
-                "within_layers": within,
-                "layer_difference": between - within,
-                "anchor_mass": ("position", _normalised(p_SLT.sum(axis=(0, 1)))),
-                "length": a.shape[-1],
-                "task": np.array(task_of(trace), dtype=object),
-            },
-            coords={"layer": layers, "position": profile_SLT["position"]},
-        )
 
-    def measure_all(self, traces: Traces, **options: Any) -> xr.Dataset:
-        """Measure the models' own traces; replays of their answers and prose that they read add what claims compare with."""
-        own, replays = split_replays(traces)
-        measured = super().measure_all(own, **options)
-        beside: dict[str, Array] = {
-            name: np.full(measured.sizes["sample"], np.nan)
-            for name in ("floating_untrained", "renewed_untrained", OTHER_WORDS, OTHER_TASK)
-        }
-        rows = zip(measured["model"].values, map(question_of, measured["sample_id"].values), strict=True)
-        row_of = {key: row for row, key in enumerate(rows)}
-        for trace in replays:
-            row = row_of.get((trace.model, question_of(str(trace.data.attrs["sample_id"]))))
-            if row is None:
-                continue
-            if (variant := variant_of(trace)) == UNTRAINED:
-                null = self.measure_one(trace, **options)
-                beside["floating_untrained"][row] = mean(null["floating"].values)
-                beside["renewed_untrained"][row] = float(null["renewed"])
-            else:
-                beside[variant][row] = definitions.total_variation(
-                    *(_shared_mass(each, **options) for each in (own[row], trace))
-                )
-        words, task = beside.pop(OTHER_WORDS), beside.pop(OTHER_TASK)
-        nulls = np.maximum(beside["floating_untrained"], mean_over(measured["floating_reveal"].values, 1))
-        made = {
-            **beside,
-            "beyond_nulls": mean_over(measured["floating"].values, 1) - nulls,
-            "renewed_beyond": measured["renewed"].values - beside["renewed_untrained"],
-            "instruction": task - words,
-        }
-        return measured.assign({name: ("sample", values) for name, values in made.items()} | _windows(traces))
+def draw_heatmap(
+    traces: Traces,
+    *,
+    layer: Layers = None,
+    rule: str = "sigma(3)",
+    sample: int | str | None = None,
+    positions: slice | None = None,
+    paper: bool = False,
+    backend: str,
+) -> Figure | pd.DataFrame:
+    """Draw received attention, steps × positions, with anchors and commits; one column per model, one row per layer.
 
-    def draw_heatmap(
-        self,
-        traces: Traces,
-        *,
-        layer: Layers = None,
-        rule: str = "sigma(3)",
-        sample: int | str | None = None,
-        positions: slice | None = None,
-        paper: bool = False,
-        backend: str,
-    ) -> Figure | pd.DataFrame:
-        """Draw received attention, steps × positions, with anchors and commits; one column per model, one row per layer.
+    Layers are those given, "average", or by default as many as make four maps. `positions` selects a part of the
+    sequence. `paper` adds the published maps of LLaDA, layers 0 and 31.
+    """
+    chosen = pick(traces, sample)
+    room = style.PANELS - 2 * paper
+    if layer is None:  # as many panels as can be compared at a glance
+        chosen = chosen[:room]
+    maps: list[tuple[Trace, int, xr.Dataset]] = []
+    for trace in chosen:
+        require(trace, means=drift.needs_means, finding=drift.name)
+        few = few_layers(trace)
+        some = {1: few[-1:], 2: [few[0], few[-1]]}.get(room // len(chosen), few)
+        maps += _maps(trace, *anchors_of(trace, rule, some if layer is None else layer))
+    if paper:
+        trace = published.temporal_trace()
+        maps += _maps(trace, profile(trace), published.hatched())
+    maps = [(trace, index, each.isel(position=positions or slice(None))) for trace, index, each in maps]
+    if backend == "none":
+        frames = []
+        for trace, layer, each in maps:
+            cells = each.to_dataframe(["step", "position"]).reset_index()
+            frames.append(cells.assign(model=trace.model, sample=sample_name(trace), layer=layer))
+        return pd.concat(frames, ignore_index=True)[["model", "sample", "layer", *cells]]
+    return _draw(maps, rule)
 
-        Layers are those given, "average", or by default as many as make four maps. `positions` selects a part of the
-        sequence. `paper` adds the published maps of LLaDA, layers 0 and 31.
-        """
-        chosen = pick(traces, sample)
-        room = style.PANELS - 2 * paper
-        if layer is None:  # as many panels as can be compared at a glance
-            chosen = chosen[:room]
-        maps: list[tuple[Trace, int, xr.Dataset]] = []
-        for trace in chosen:
-            require(trace, means=self.needs_means, finding=self.name)
-            few = few_layers(trace)
-            some = {1: few[-1:], 2: [few[0], few[-1]]}.get(room // len(chosen), few)
-            a_SLT, anchors = anchors_of(trace, rule, some if layer is None else layer)
-            for n, index in enumerate(a_SLT["layer"].values):
-                maps.append((trace, int(index), _map(trace, a_SLT.values[:, n], anchors[:, n])))
-        if paper:
-            trace = published.temporal_trace()
-            for index, a_ST in zip((0, 31), trace.data["received"].values[:, :, 0].swapaxes(0, 1), strict=True):
-                maps.append((trace, index, _map(trace, a_ST, published.published_anchors(index))))
-        maps = [(trace, index, each.isel(position=positions or slice(None))) for trace, index, each in maps]
-        if backend == "none":
-            return pd.concat([_cells(*each) for each in maps], ignore_index=True)
-        return _draw(maps, rule)
+
+@declare_finding(measure_all=measure_all, draw_heatmap=draw_heatmap)
+def drift(trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
+    """Measure how much the anchors move, per sample and layer. Definitions: `definitions`."""
+    profile_SLT, anchors = anchors_of(trace, rule, layer)
+    a, layers = profile_SLT.values, profile_SLT["layer"].values
+    mass_SLT = np.where(anchors, np.nan_to_num(a), 0.0)
+    p_SLT = definitions.anchor_mass(np.nan_to_num(a), anchors)
+    written = np.isin(trace.data["step"].values, positions.writing_steps(trace))
+    renewal_L = np.array([definitions.renewal(mass_SLT[written, n]) for n in range(len(layers))])
+    between, within = definitions.layer_distance(p_SLT)
+    by_layer: dict[str, Any] = {
+        "floating": floating_of(p_SLT),
+        "floating_reveal": _reveal(trace, a, rule),
+        "renewal": renewal_L,
+        "without_anchors": 1 - definitions.has_anchors(p_SLT).mean(axis=0),
+        "n_anchors": anchors.sum(axis=-1).mean(axis=0),
+        **_shift(trace, a),
+        **_writing(trace, layer, rule),
+    }
+    return xr.Dataset(
+        {
+            **{name: ("layer", numbers) for name, numbers in by_layer.items()},
+            "renewed": weighted_mean(renewal_L, mass_SLT[written].sum(axis=(0, 2))),
+            "between_layers": between,
+            "within_layers": within,
+            "layer_difference": between - within,
+            "anchor_mass": ("position", definitions.normalise(p_SLT.sum(axis=(0, 1)))),
+            "length": a.shape[-1],
+            "task": np.array(task_of(trace), dtype=object),
+        },
+        coords={"layer": layers, "position": profile_SLT["position"]},
+    )
 
 
 def task_of(trace: Trace) -> str:
     """The kind of task of a trace's data set; the name of the data set if it is not one of the synthetic world's."""
-    data, _, _ = split_id(sample_name(trace))  # other runs than studies do not name their data
+    data = split_id(sample_name(trace))[0]  # other runs than studies do not name their data
     return TASKS.get(data, data) or "one data set"
 
 
@@ -177,10 +172,6 @@ def weighted_mean(values_L: Array, weights_L: Array) -> float:
     return float(np.nan_to_num(values_L) @ weights_L / weights_L.sum()) if weights_L.sum() > 0 else NAN
 
 
-def _normalised(mass_T: Array) -> Array:
-    return definitions.anchor_mass(mass_T, np.ones(mass_T.shape, bool))
-
-
 def _reveal(trace: Trace, a_SLT: Array, rule: str) -> Array:
     """Floating of the reveal null, by layer; only for MDMs, whose positions all exist from the start."""
     if trace.kind != "mdm" or not np.isfinite(a_SLT).all():
@@ -192,7 +183,7 @@ def _reveal(trace: Trace, a_SLT: Array, rule: str) -> Array:
 
 def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
     """Movement of the centre, raw and beyond the null; only for MDMs, whose positions all exist from the start."""
-    shift, movement = np.full(a_SLT.shape[1], np.nan), np.full(a_SLT.shape[1], np.nan)
+    shift, movement = np.full((2, a_SLT.shape[1]), np.nan)
     committed = trace.data["committed_at"].values
     open_T, ends = committed >= 0, a_SLT[[0, -1]]
     if trace.kind == "mdm" and open_T.any() and np.isfinite(ends).all() and len(a_SLT) > 1:
@@ -205,13 +196,13 @@ def _shift(trace: Trace, a_SLT: Array) -> dict[str, Array]:
 
 def _writing(trace: Trace, layer: Layers, rule: str) -> dict[str, Array]:
     """Floating of the writing rows, and how many of the written positions they attend to; NaN if not recorded."""
-    chosen = [AVERAGE] if layer == "average" else positions.choose_layers(trace, layer)
+    average = layer == "average"
+    chosen = positions.choose_layers(trace, None if average else layer)
     rows_SLT = positions.writing_profile(trace) if "received_writing" in trace.data else np.empty((0, 0, 0))
     if not len(rows_SLT):
-        return dict.fromkeys(("floating_writing", "spread"), np.full(len(chosen), np.nan))
-    every = [int(n) for n in trace.data["layer"].values]
-    average = layer == "average"
-    rows_SLT = rows_SLT.mean(axis=1, keepdims=True) if average else rows_SLT[:, [every.index(n) for n in chosen]]
+        return dict.fromkeys(("floating_writing", "spread"), np.full(1 if average else len(chosen), np.nan))
+    rows_SLT = rows_SLT[:, [positions.index_of(trace, "layer", n) for n in chosen]]
+    rows_SLT = rows_SLT.mean(axis=1, keepdims=True) if average else rows_SLT
     # a writing row sees all positions that exist (earlier ones, or all): its baseline is constant
     p_SLT = definitions.anchor_mass(np.nan_to_num(rows_SLT), find_anchors(rows_SLT, rule, "bidirectional"))
     known_ST = trace.data["committed_at"].values < positions.writing_steps(trace)[:, None]
@@ -242,7 +233,7 @@ def _shared_mass(trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") 
     """Where the anchors lie on the question and the answer, mean over steps and layers: the same tokens in all replays."""
     a_SLT, anchors = anchors_of(trace, rule, layer)
     p_SLT = definitions.anchor_mass(np.nan_to_num(a_SLT.values), anchors)
-    return _normalised(p_SLT.sum(axis=(0, 1))[positions.region_positions(trace, "query", "answer")])
+    return definitions.normalise(p_SLT.sum(axis=(0, 1))[positions.region_positions(trace, "query", "answer")])
 
 
 def _windows(traces: Traces) -> dict[str, Any]:
@@ -253,14 +244,9 @@ def _windows(traces: Traces) -> dict[str, Any]:
         return {}
     table = texts_of(paths)
     table = table[(table["condition"] == AS_IS) & table["error"].isna()]
-    ids = table["data"] + ": " + table["id"].astype(str)
-    return {
-        "window_floating": ("text", table["floating"].to_numpy(float)),
-        "window_moved": ("text", table["moved"].to_numpy(float)),
-        "window_model": ("text", table["model"].to_numpy(object)),
-        "window_kind": ("text", table["kind"].to_numpy(object)),
-        "window_text": ("text", ids.to_numpy(object)),
-    }
+    table = table.assign(text=table["data"] + ": " + table["id"].astype(str))
+    kinds = {"floating": float, "moved": float, "model": object, "kind": object, "text": object}
+    return {f"window_{name}": ("text", table[name].to_numpy(kind)) for name, kind in kinds.items()}
 
 
 # Claims
@@ -283,8 +269,8 @@ def fixed(measured: xr.Dataset, *, arm: str | None = None) -> Verdict:
     texts = _windows_as_samples(measured, arm)
     if isinstance(texts, Verdict):
         return texts
-    values, beside = 1 - texts["window_floating"].values, {"moved attention": texts["window_moved"].values}
-    return mean_of(texts, values, kind="arm", model=arm, beside=beside, what="texts")
+    beside = {"moved attention": texts["window_moved"].values}
+    return mean_of(texts, 1 - texts["window_floating"].values, kind="arm", model=arm, beside=beside, what="texts")
 
 
 @register_claim("drift.moves")
@@ -316,26 +302,18 @@ def task_matters(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
 # The map
 
 
-def _map(trace: Trace, a_ST: Array, anchors_ST: Array) -> xr.Dataset:
-    """What a map of one layer shows, labelled by step and position."""
+def _maps(trace: Trace, a_SLT: xr.DataArray, anchors_SLT: Array) -> list[tuple[Trace, int, xr.Dataset]]:
+    """The trace, the layer, and what the layer's map shows, labelled by step and position, of each layer."""
     steps, dims = trace.data["step"].values, ("step", "position")
-    return xr.Dataset(
-        {
-            "token": (dims, np.array([trace.texts(int(step)) for step in steps], dtype=object)),
-            "received": (dims, a_ST),
-            "anchor": (dims, anchors_ST),
-            "committed_at": ("position", trace.data["committed_at"].values),
-        },
-        coords={"step": steps, "position": np.arange(a_ST.shape[1])},
-    )
-
-
-def _cells(trace: Trace, layer: int, shown: xr.Dataset) -> pd.DataFrame:
-    cells = shown.to_dataframe(["step", "position"]).reset_index()
-    cells.insert(0, "model", trace.model)
-    cells.insert(1, "sample", sample_name(trace))
-    cells.insert(2, "layer", layer)
-    return cells
+    tokens_ST = np.array([trace.texts(int(step)) for step in steps], dtype=object)
+    made = []
+    for n, layer in enumerate(a_SLT["layer"].values):
+        cells = {"token": tokens_ST, "received": a_SLT.values[:, n], "anchor": anchors_SLT[:, n]}
+        shown: dict[str, Any] = {name: (dims, values_ST) for name, values_ST in cells.items()}
+        shown["committed_at"] = ("position", trace.data["committed_at"].values)
+        coords = {"step": steps, "position": np.arange(tokens_ST.shape[1])}
+        made.append((trace, int(layer), xr.Dataset(shown, coords)))
+    return made
 
 
 def _draw(maps: list[tuple[Trace, int, xr.Dataset]], rule: str) -> Figure:
@@ -364,5 +342,4 @@ def _draw(maps: list[tuple[Trace, int, xr.Dataset]], rule: str) -> Figure:
     return figure
 
 
-drift = register_finding(Drift())
 measure, figure, claims = drift.measure, drift.figure, drift.claims

@@ -22,7 +22,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from floatlens import stats
-from floatlens.anchors import parse_rule
+from floatlens.anchors import parse_rule, settings_of
 from floatlens.errors import FloatLensError, check_known
 from floatlens.evaluation.sources import OPEN, SHORT
 from floatlens.findings import style
@@ -33,6 +33,7 @@ from floatlens.findings.samples import (
     mean,
     mean_over,
     models_of,
+    parts_of,
     per_sample,
     require,
     setting_of,
@@ -72,14 +73,15 @@ def as_table(title: str, rows: pd.DataFrame | Iterable[Mapping[str, Any]]) -> Re
 class Finding:
     """One finding of the paper, or of related work; the texts of FloatLens's own are in `claims.toml`.
 
-    A subclass defines `measure_one(trace, *, option=...)`, which returns a Dataset with numbers per layer. The base measures
-    all samples, draws the numbers in `labels` by layer, tests the claims, and makes the table and the section of the report.
+    A subclass or `declare_finding` gives it `measure_one(trace, *, option=...)`, which returns a Dataset with numbers per
+    layer. The base measures all samples, draws the numbers in `labels` by layer, tests the claims, and makes the table and
+    the section of the report.
 
     name, title, question, paper   the name on the command line, the heading, the question, the part of a paper it is from
     table, columns                 the title of the table, and its columns: a label and the number whose mean it shows
     says                           sentences of the report per model, such as "{model} moves {floating:%}"
-    captions, looks                per view what it has and how to read it, and the settings of `draw.lines`
-    shows                          per view the ids of the claims that it shows, for its title; by default all
+    looks                          per view its title, how to read it (`reading`), the ids of the claims that it shows
+                                   (`shows`, by default all), and the settings of `draw.lines` or `draw.layer_maps`
     labels, variables              numbers (sample, layer) in the figure by layer; what each number of the result means
     views, maps                    names of the figures: `draw_VIEW(measured, *, backend)`, or lines by layer; `maps`
                                    are drawn from traces
@@ -97,8 +99,6 @@ class Finding:
     table: str = ""
     says: Sequence[str] = ()
     columns: Mapping[str, str] = {}
-    captions: Mapping[str, tuple[str, str]] = {}
-    shows: Mapping[str, Sequence[str]] = {}
     labels: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
     looks: Mapping[str, Mapping[str, Any]] = {}
@@ -116,16 +116,11 @@ class Finding:
         text = TEXTS.get(self.name, {})
         vars(self).update({key: value for key, value in text.items() if key not in ("views", "claims")})
         if "views" in text:
-            views = {view: dict(about) for view, about in text["views"].items()}
-            self.shows = {view: about.pop("shows", ()) for view, about in views.items()}
-            self.captions = {view: (about.pop("title"), about.pop("reading")) for view, about in views.items()}
-            self.looks, self.views = views, tuple(views)
+            self.looks, self.views = text["views"], tuple(text["views"])
 
     # What it measures
 
-    def measure_one(self, *args: Any, **options: Any) -> xr.Dataset:
-        """Measure one trace; the keyword parameters are the options of `measure`."""
-        raise NotImplementedError(f"the finding {self.name!r} does not define measure_one(trace)")
+    measure_one: Callable[..., xr.Dataset]
 
     def measure_all(self, *args: Any, **options: Any) -> xr.Dataset:
         """Measure each trace and stack the results along `sample`; findings of answers measure a table instead."""
@@ -144,13 +139,12 @@ class Finding:
         if isinstance(samples, xr.Dataset) and samples.attrs.get("finding") == self.name:
             return samples  # already measured
         options = self.measure_options | options
-        if "rule" in options:
-            rules = options["rule"]
-            ids = [parse_rule(rule).id for rule in ([rules] if isinstance(rules, str) else rules)]
+        rules = options.get("rule", ())
+        ids = [parse_rule(rule).id for rule in ([rules] if isinstance(rules, str) else rules)]
+        if ids:
             options["rule"] = ids[0] if isinstance(rules, str) else ids
         attributes = {key: value for key, value in options.items() if isinstance(value, str | int | float)}
-        attributes |= {"rule": ", ".join(ids), "claim_rule": ids[0]} if "rule" in options else {"rule": ""}
-        attributes |= {"finding": self.name, "floatlens": __version__}
+        attributes |= {"rule": ", ".join(ids), "finding": self.name, "floatlens": __version__}
         measured = self.measure_all(samples, **options).assign_attrs(attributes)
         given = measured["setting"].values if "setting" in measured.coords else [self.setting]
         measured.attrs["setting"] = ", ".join(sorted(set(map(str, given))))
@@ -164,12 +158,12 @@ class Finding:
     @cached_property
     def measure_options(self) -> dict[str, Any]:
         """The options of `measure` with their defaults."""
-        return _keywords(self.measure_all if self.reads in ("answers", "texts") else self.measure_one)
+        return settings_of(self.measure_all if self.reads in ("answers", "texts") else self.measure_one)
 
     @cached_property
     def figure_options(self) -> set[str]:
         """The names of the options of `figure`: those of `measure`, and of all views."""
-        drawn = {name for view in self.views for name in _keywords(self._draw(view))}
+        drawn = {name for view in self.views for name in settings_of(self._draw(view))}
         return drawn - {"backend"} | self.measure_options.keys()
 
     def applies(self, answers: pd.DataFrame) -> bool:
@@ -188,32 +182,31 @@ class Finding:
         `backend="none"` its data as a table.
         """
         view = view or self.views[0]
+        mapped = view in self.maps
         check_known("view", view, self.views)
         check_known("backend", backend, ("matplotlib", "none"))
         for name in options.keys() - self.figure_options:
             known = ", ".join(sorted(self.figure_options)) or "none"
             raise FloatLensError(f"{self.name} has no option {name!r}; it has {known}")
         draw = self._draw(view)
-        if view not in self.maps:
+        if not mapped:
             samples = self.measure(samples, **{name: options[name] for name in options if name in self.measure_options})
-        taken = _keywords(draw)
-        drawn = draw(samples, backend=backend, **{name: options[name] for name in options if name in taken})
+        drawn = draw(samples, backend=backend, **{name: options[name] for name in options.keys() & settings_of(draw)})
         if backend == "matplotlib":
-            mapped = view in self.maps
+            look = self.looks.get(view, {})
+            if not title and not mapped:
+                shown = look.get("shows", ())
+                claims = [claim for claim in self.registered_claims() if not shown or claim.id in shown]
+                title = headline([each.to_dict() for claim in claims for each in claim.verdicts(samples)], shown)
             setting = setting_of(as_traces(samples)[0]) if mapped else samples.attrs["setting"]
-            title = title or ("" if mapped else self._headline(samples, view))
-            style.title(drawn, title or self.captions.get(view, (self.title,))[0])
+            style.title(drawn, title or look.get("title", self.title))
             style.caption(drawn, f"{drawn.get_supxlabel()} Setting: {describe_setting(setting)}.")
         return drawn
 
-    def _headline(self, measured: xr.Dataset, view: str) -> str:
-        shown = self.shows.get(view, ())
-        claims = [claim for claim in self.registered_claims() if not shown or claim.id in shown]
-        return headline([verdict.to_dict() for claim in claims for verdict in claim.verdicts(measured)], shown)
-
     def _draw(self, view: str) -> Callable[..., Any]:
         def draw_declared(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-            look: dict[str, Any] = {"names": self.labels, **self.looks.get(view, {})}
+            given: dict[str, Any] = {"names": self.labels, **self.looks.get(view, {})}
+            look = {key: value for key, value in given.items() if key not in ("title", "reading", "shows")}
             return (layer_maps if "across" in look else lines)(measured, backend=backend, **look)
 
         return getattr(self, f"draw_{view}", draw_declared)
@@ -279,12 +272,6 @@ def _say(text: str, model: str, part: xr.Dataset) -> str:
     return "" if any(value != value for value in means.values()) else FIELD.sub(spell, text)
 
 
-def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
-    """The keyword-only parameters of a function with their defaults."""
-    given = inspect.signature(function).parameters.values()
-    return {one.name: one.default for one in given if one.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
 @dataclass(frozen=True)
 class Claim:
     """A testable claim: a statistic with one value per sample, and the smallest effect that matters.
@@ -329,6 +316,7 @@ class Claim:
         found = self.test(measured, **models)
         decided, reason = (found.verdict, found.reason) if found.verdict else self.judge(found)
         tested = self.primary and decided != NOT_TESTABLE and found.values is not None
+        rule = measured["rule"].values[0] if "rule" in measured.coords else measured.attrs.get("rule", "")
         return replace(
             found,
             finding=self.finding,
@@ -336,7 +324,7 @@ class Claim:
             statistic=self.statistic,
             models=found.models or tuple(model for model in models.values() if model),
             verdict=decided,
-            rule=str(measured.attrs.get("claim_rule", measured.attrs.get("rule", ""))),
+            rule=str(rule),
             reason=reason,
             id=self.id,
             effect=self.effect,
@@ -367,16 +355,11 @@ class Claim:
 
         If there are several pairs, those without a sample in common are left out.
         """
-        if self.about == ("model",):
-            return [self.verdict(measured, model=model) for model in models_of(measured)]
-        sides: dict[str, list[str | None]] = {"mdm": [], "arm": []}
-        samples: dict[str | None, set[str]] = {}
-        for model in models_of(measured):
-            rows = measured["model"].values == model
-            sides[str(measured["model_kind"].values[rows][0])].append(model)
-            samples[model] = set(measured["sample_id"].values[rows])
-        chosen = list(product(*(sides[kind] or [None] for kind in self.about)))
-        shared = [models for models in chosen if None in models or set.intersection(*(samples[m] for m in models))]
+        kinds = dict(zip(measured["model"].values, measured["model_kind"].values, strict=True))
+        ids = {model: set(part["sample_id"].values) for model, part in parts_of(measured)}
+        sides = [[model for model, its in kinds.items() if side in (its, "model")] for side in self.about]
+        chosen = list(product(*(models or [None] for models in sides)))
+        shared = [models for models in chosen if None in models or set.intersection(*(ids[m] for m in models))]
         return [self.verdict(measured, **dict(zip(self.about, models, strict=True))) for models in shared or chosen]
 
 
@@ -429,7 +412,7 @@ def _name_models(sentence: str, claims: Sequence[dict[str, Any]]) -> str:
 
 def register_finding(finding: Finding) -> Finding:
     """Register a finding, so that studies, the report and the command line can use it by name, and its declared claims."""
-    source = vars(finding).get("measure_one") or type(finding)
+    source = vars(finding).get("measure_one") or vars(finding).get("measure_all") or type(finding)
     for text in TEXTS.get(finding.name, {}).get("claims", ()):
         if "number" in text:
             known = {each.name: text[each.name] for each in fields(Claim) if each.name in text}
@@ -440,10 +423,15 @@ def register_finding(finding: Finding) -> Finding:
 
 
 def declare_finding(**about: Any) -> Callable[[Callable[..., xr.Dataset]], Finding]:
-    """Register a function as the `measure_one` of a finding with its name; `about` are other attributes of `Finding`."""
+    """Register a function as the `measure_one` of a finding with its name; for answers or texts, as its `measure_all`.
 
-    def declare(measure_one: Callable[..., xr.Dataset]) -> Finding:
-        return register_finding(Finding(name=measure_one.__name__, measure_one=measure_one, **about))
+    `about` are other attributes of `Finding`: its texts, and functions in place of its methods, such as `draw_VIEW`.
+    """
+
+    def declare(measure: Callable[..., xr.Dataset]) -> Finding:
+        finding = Finding(name=measure.__name__, **about)
+        setattr(finding, "measure_all" if finding.reads in ("answers", "texts") else "measure_one", measure)
+        return register_finding(finding)
 
     return declare
 
@@ -480,7 +468,7 @@ def _test_number(text: Mapping[str, Any], measured: xr.Dataset, **models: str | 
     beside   further numbers in the details of the verdict: a label and the variable
     sink     true if it presupposes an ARM with a sink at its first token
     layers   number of layers that it needs
-    what, unit, digits   as in `mean_of` and `difference`
+    what     as in `mean_of`
     """
 
     def per_sample_values(name: str) -> Array:
@@ -495,13 +483,13 @@ def _test_number(text: Mapping[str, Any], measured: xr.Dataset, **models: str | 
         if count < text.get("layers", 0):
             return Verdict(reason=f"{model} has {count} layers; at least {text['layers']} are needed")
     values = per_sample_values(text["number"])
-    options = {key: text[key] for key in ("what", "unit", "digits") if key in text}
-    options["beside"] = {label: per_sample_values(name) for label, name in text.get("beside", {}).items()}
+    beside = {label: per_sample_values(name) for label, name in text.get("beside", {}).items()}
     first, *second = text["of"].split(" - ")
     if not second:
-        return mean_of(measured, values, kind=first if first in KINDS else None, model=models.get(first), **options)
-    arm = models.get("arm")
-    found = difference(measured, values, mdm=models.get("mdm"), arm=arm, sign=1 if first == "mdm" else -1, **options)
+        about = {"kind": first if first in KINDS else None, "model": models.get(first)}
+        return mean_of(measured, values, **about, beside=beside, what=text.get("what", "samples"))
+    mdm, arm = models.get("mdm"), models.get("arm")
+    found = difference(measured, values, mdm=mdm, arm=arm, sign=1 if first == "mdm" else -1, beside=beside)
     return found.unless(no_sink(measured, arm)) if text.get("sink") else found
 
 

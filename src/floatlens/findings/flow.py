@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 from floatlens.errors import FloatLensError
 from floatlens.evaluation.collection import ROLES, Lives
 from floatlens.findings import definitions, draw, published, style
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, declare_finding, register_claim
 from floatlens.findings.positions import region_positions, writing_profile, writing_steps
-from floatlens.findings.samples import depths, mean, mean_over, models_of, sample_name
+from floatlens.findings.samples import depths, mean, mean_over, parts_of, sample_name
 from floatlens.findings.verdict import Verdict, difference, mean_of, rows_of
-from floatlens.stats import Array
+from floatlens.stats import NAN, Array
 from floatlens.trace.trace import Trace
 
 GOLD = "#007a7a"
@@ -35,85 +35,92 @@ TARGETS = ("gold", "others", "query", "bos", "answer")
 STOP = 0.1  # total variation; below it, the rollout no longer depends on the source
 
 
-class Flow(Finding):
-    name = "flow"
+def draw_rollout(measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
+    """Draw region × region after rollout, one map per gold position; `paper` adds the published ones of LLaDA."""
+    data = pd.concat([_cells(measured), published.flow_rows() if paper else None], ignore_index=True)
+    return data if backend == "none" else _draw_maps(measured, data)
 
-    def measure_one(
-        self, trace: Trace, *, step: int | None = None, residual: bool = True, stop: float = STOP
-    ) -> xr.Dataset:
-        """Measure how attention flows between regions, as a mean over steps or at one step.
 
-        The rollout stops at the last layer at which two of its rows differ by `stop` in total variation; 0 rolls out all
-        layers, and so does a rollout without the residual.
-        """
-        flow = trace.data["flow"].transpose("step", "layer", "region", "region_to")
-        if step is not None:
-            if step not in flow["step"].values:
-                raise FloatLensError(f"step {step} was not recorded; steps go from 0 to {int(flow['step'].values[-1])}")
-            flow = flow.sel(step=[step])
-        values_SLRR = flow.values.astype(np.float64)
-        # A region without queries has no row: an ARM's answer before its first token, or a prompt that was read before the
-        # first step (as in the family canvas). Its column is missing only if it has no keys either.
-        no_row_SR, no_column_SR = (np.nan_to_num(values_SLRR).sum(axis=(1, axis)) == 0 for axis in (3, 2))
-        no_column_SR &= no_row_SR
-        values_SLRR = np.where(no_row_SR[:, None, :, None] | no_column_SR[:, None, None, :], np.nan, values_SLRR)
-        rolled_SRR, reached_S = zip(
-            *(definitions.rollout_while_rows_differ(one, stop, residual) for one in values_SLRR), strict=True
-        )
-        rolled_RR = mean_over(np.array(rolled_SRR), 0)
-        regions = [str(r) for r in flow["region"].values]
-        gold = [g for g in trace.gold if g in regions]
-        own_R = [region_positions(trace, name) for name in regions]
-        tokens_R = np.array([len(own) for own in own_R])
-        answer_R = rolled_RR[regions.index("answer")] if "answer" in regions else np.full(len(regions), np.nan)
-        per_token_R = _written_per_token(trace, own_R)
-        query_S, prompt_L = _answers_rows(values_SLRR, regions)
-        thirds = _thirds(query_S[np.isin(flow["step"].values, writing_steps(trace))])
-        middle = (depth := depths(trace, flow["layer"].values)) >= 1 / 3
-        middle &= depth <= 2 / 3
-        share = mean(prompt_L[middle]), mean(prompt_L[~middle])
-        return xr.Dataset(
-            {
-                "query_early": thirds[0],
-                "query_late": thirds[1],
-                "query_fall": float(np.log2(thirds[0] / thirds[1])) if min(thirds) > 0 else np.nan,
-                "middle_share": share[0],
-                "outer_share": share[1],
-                "outer_prompt": share[1] - share[0],
-                "recent": recency(per_token_R, regions, gold),
-                "rollout": (("region", "region_to"), rolled_RR),
-                "rollout_layer": float(np.mean(reached_S)),
-                **_to_targets("to_", "layer", mean_over(values_SLRR, 0), regions, gold),
-                **_to_targets("steps_to_", "step", np.array(rolled_SRR), regions, gold),
-                **_to_targets("rolled_to_", "", rolled_RR, regions, gold),
-                "gold": np.array(", ".join(gold), dtype=object),
-                "gold_position": document_number(gold[0]) if gold else -1,
-                "follows": follows(per_token_R, regions, gold),
-                "follows_rollout": follows(definitions.flow_per_token(answer_R, tokens_R), regions, gold),
-            },
-            coords={"step": flow["step"], "layer": flow["layer"], "region": regions, "region_to": regions},
-        )
+def sentences(measured: xr.Dataset) -> list[str]:
+    n = len({int(p) for p in measured["gold_position"].values if p > 0})
+    text = f"Gold is at {n} different positions, so position and relevance can be distinguished."
+    return [*Finding.sentences(flow, measured), *([text] if n > 1 else [])]
 
-    def draw_rollout(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw region × region after rollout, one map per gold position; `paper` adds the published ones of LLaDA."""
-        data = _cells(measured)
-        if paper:
-            data = pd.concat([data, published.flow_rows()], ignore_index=True)
-        return data if backend == "none" else _draw_maps(measured, data)
 
-    def sentences(self, measured: xr.Dataset) -> list[str]:
-        positions = {int(p) for p in measured["gold_position"].values if p > 0}
-        text = f"Gold is at {len(positions)} different positions, so position and relevance can be distinguished."
-        return [*super().sentences(measured), *([text] if len(positions) > 1 else [])]
+def select(measured: xr.Dataset, view: str) -> xr.Dataset:
+    """For the map, select the samples with the most common number of documents, as others need a different map."""
+    if view != "rollout":
+        return measured
+    documents = [i for i, name in enumerate(measured["region"].values) if document_number(str(name)) > 0]
+    counts = np.isfinite(measured["rollout"].values).any(axis=1)[:, documents].sum(axis=1)
+    commonest = Counter(counts.tolist()).most_common(1)[0][0]
+    return measured.isel(sample=np.flatnonzero(counts == commonest))
 
-    def select(self, measured: xr.Dataset, view: str) -> xr.Dataset:
-        """For the map, select the samples with the most common number of documents, as others need a different map."""
-        if view != "rollout":
-            return measured
-        documents = [i for i, name in enumerate(measured["region"].values) if document_number(str(name)) > 0]
-        counts = np.isfinite(measured["rollout"].values).any(axis=1)[:, documents].sum(axis=1)
-        commonest = Counter(counts.tolist()).most_common(1)[0][0]
-        return measured.isel(sample=np.flatnonzero(counts == commonest))
+
+@declare_finding(draw_rollout=draw_rollout, sentences=sentences, select=select)
+def flow(trace: Trace, *, step: int | None = None, residual: bool = True, stop: float = STOP) -> xr.Dataset:
+    """Measure how attention flows between regions, as a mean over steps or at one step.
+
+    The rollout stops at the last layer at which two of its rows differ by `stop` in total variation; 0 rolls out all
+    layers, and so does a rollout without the residual.
+    """
+    flow = trace.data["flow"].transpose("step", "layer", "region", "region_to")
+    if step is not None:
+        if step not in flow["step"].values:
+            raise FloatLensError(f"step {step} was not recorded; steps go from 0 to {int(flow['step'].values[-1])}")
+        flow = flow.sel(step=[step])
+    values_SLRR = flow.values.astype(np.float64)
+    # A region without queries has no row: an ARM's answer before its first token, or a prompt that was read before the
+    # first step (as in the family canvas). Its column is missing only if it has no keys either.
+    no_row_SR, no_column_SR = (np.nan_to_num(values_SLRR).sum(axis=(1, axis)) == 0 for axis in (3, 2))
+    no_column_SR &= no_row_SR
+    values_SLRR = np.where(no_row_SR[:, None, :, None] | no_column_SR[:, None, None, :], np.nan, values_SLRR)
+    rolled_SRR, reached_S = zip(
+        *(definitions.rollout_while_rows_differ(one, stop, residual) for one in values_SLRR), strict=True
+    )
+    rolled_RR = mean_over(np.array(rolled_SRR), 0)
+    regions = [str(r) for r in flow["region"].values]
+    gold = [g for g in trace.gold if g in regions]
+    own_R = [region_positions(trace, name) for name in regions]
+    tokens_R = np.array([len(own) for own in own_R])
+    per_token_R = _written_per_token(trace, own_R)
+    # the rows of the answer
+    row_SLR, by_step_SR, answer_R = (
+        each[..., regions.index("answer"), :] if "answer" in regions else np.full_like(each[..., 0, :], np.nan)
+        for each in (values_SLRR, np.array(rolled_SRR), rolled_RR)
+    )
+    written_S = np.isin(flow["step"].values, writing_steps(trace))
+    query = [n for n, name in enumerate(regions) if name.rstrip("0123456789") == "query"]
+    early, late = _thirds(mean_over(row_SLR[..., query].sum(axis=-1), 1)[written_S]) if query else (NAN, NAN)
+    prompt_L = 1 - row_SLR[0, :, columns_of("answer", regions, gold)].sum(axis=0)
+    depth = depths(trace, flow["layer"].values)
+    middle = (depth >= 1 / 3) & (depth <= 2 / 3)
+    inner, outer = mean(prompt_L[middle]), mean(prompt_L[~middle])
+    targets: dict[str, Any] = {}
+    for target in TARGETS:
+        own = columns_of(target, regions, gold)
+        targets[f"to_{target}"] = "layer", mean_over(mean_over(row_SLR, 0)[:, own], -1)
+        targets[f"steps_to_{target}"] = "step", mean_over(by_step_SR[:, own], -1)
+        targets[f"rolled_to_{target}"] = mean(answer_R[own])
+    return xr.Dataset(
+        {
+            "query_early": early,
+            "query_late": late,
+            "query_fall": float(np.log2(early / late)) if min(early, late) > 0 else NAN,
+            "middle_share": inner,
+            "outer_share": outer,
+            "outer_prompt": outer - inner,
+            "recent": recency(per_token_R, regions, gold),
+            "rollout": (("region", "region_to"), rolled_RR),
+            "rollout_layer": float(np.mean(reached_S)),
+            **targets,
+            "gold": np.array(", ".join(gold), dtype=object),
+            "gold_position": document_number(gold[0]) if gold else -1,
+            "follows": follows(per_token_R, regions, gold),
+            "follows_rollout": follows(definitions.flow_per_token(answer_R, tokens_R), regions, gold),
+        },
+        coords={"step": flow["step"], "layer": flow["layer"], "region": regions, "region_to": regions},
+    )
 
 
 def _written_per_token(trace: Trace, own_R: Sequence[Array]) -> Array:
@@ -132,33 +139,22 @@ def follows(to_R: Array, regions: list[str], gold: list[str]) -> float:
     """
     to_gold, to_others = (columns_of(t, regions, gold) for t in TARGETS[:2])
     if not to_gold or not to_others:
-        return float("nan")
+        return NAN
     whole = to_R[to_gold + to_others].mean()
-    return float((to_R[to_gold].mean() - to_R[to_others].mean()) / whole) if whole > 0 else float("nan")
+    return float((to_R[to_gold].mean() - to_R[to_others].mean()) / whole) if whole > 0 else NAN
 
 
 def recency(to_R: Array, regions: list[str], gold: list[str]) -> float:
     """Flow to the last document that is not gold minus to the first one, over the mean over documents; NaN without two."""
     others = sorted(columns_of(TARGETS[1], regions, gold), key=lambda column: document_number(regions[column]))
     whole = to_R[others + columns_of(TARGETS[0], regions, gold)].mean() if others else 0.0
-    return float((to_R[others[-1]] - to_R[others[0]]) / whole) if len(others) > 1 and whole > 0 else float("nan")
-
-
-def _answers_rows(flow_SLRR: Array, regions: list[str]) -> tuple[Array, Array]:
-    """Flow from the answer to the query by step, mean over layers; and to all that is not the answer at the first step."""
-    if "answer" not in regions:
-        return np.full(len(flow_SLRR), np.nan), np.full(flow_SLRR.shape[1], np.nan)
-    answer = regions.index("answer")
-    query = [n for n, name in enumerate(regions) if name.rstrip("0123456789") == "query"]
-    row_SLR = flow_SLRR[:, :, answer]
-    to_query_S = mean_over(row_SLR[..., query].sum(axis=-1), 1) if query else np.full(len(row_SLR), np.nan)
-    return to_query_S, 1 - row_SLR[0, :, answer]
+    return float((to_R[others[-1]] - to_R[others[0]]) / whole) if len(others) > 1 and whole > 0 else NAN
 
 
 def _thirds(values_S: Array) -> tuple[float, float]:
     """Means over the first and the last third; NaN with fewer than three values."""
     third = len(values_S) // 3
-    return (mean(values_S[:third]), mean(values_S[-third:])) if third else (float("nan"), float("nan"))
+    return (mean(values_S[:third]), mean(values_S[-third:])) if third else (NAN, NAN)
 
 
 def document_number(region: str) -> int:
@@ -180,18 +176,6 @@ def columns_of(target: str, regions: list[str], gold: list[str]) -> list[int]:
     if target == "others":
         return [i for i, r in enumerate(regions) if document_number(r) > 0 and r not in gold]
     return [i for i, r in enumerate(regions) if r == target]
-
-
-def _to_targets(prefix: str, along: str, flow_XRR: Array, regions: list[str], gold: list[str]) -> dict[str, Any]:
-    """Flow from the answer to each target, mean over its regions, along a dimension; NaN for one that a prompt lacks."""
-    made = {}
-    for target in TARGETS:
-        columns = columns_of(target, regions, gold) if "answer" in regions else []
-        values_X = np.full(flow_XRR.shape[:-2], np.nan)
-        if columns:
-            values_X = mean_over(flow_XRR[..., regions.index("answer"), :][..., columns], -1)
-        made[prefix + target] = (along, values_X) if along else float(values_X)
-    return made
 
 
 def _always_at(measured: xr.Dataset, rows: Array) -> str:
@@ -262,21 +246,19 @@ def _cells(measured: xr.Dataset) -> pd.DataFrame:
     """One row per model, gold position and pair of regions."""
     order = ordered([str(r) for r in measured["region"].values])
     parts = []
-    for position in sorted(set(measured["gold_position"].values)):
-        there = measured.isel(sample=np.flatnonzero(measured["gold_position"].values == position))
-        cells = draw.table_of(there.sel(region=order, region_to=order), ["rollout"], "region", "region_to")
-        parts.append(cells.assign(gold_position=int(position)).rename(columns={"mean": "flow"}))
-    found = pd.concat(parts, ignore_index=True)[["model", "gold_position", "region", "region_to", "flow", "n"]]
-    order_of = {model: n for n, model in enumerate(models_of(measured))}
-    return found.sort_values("model", key=lambda column: column.map(order_of), kind="stable", ignore_index=True)
+    for _, part in parts_of(measured):
+        for position, there in part.sel(region=order, region_to=order).groupby("gold_position"):
+            cells = draw.table_of(there, ["rollout"], "region", "region_to")
+            parts.append(cells.assign(gold_position=int(position)).rename(columns={"mean": "flow"}))
+    return pd.concat(parts, ignore_index=True)[["model", "gold_position", "region", "region_to", "flow", "n"]]
 
 
 def _draw_maps(measured: xr.Dataset, data: pd.DataFrame) -> Figure:
     first, *others = dict.fromkeys(data["model"])
     models = [first, *sorted(others, key=lambda name: not name.endswith("(paper)"))]  # `paper` was asked for
-    positions = [sorted(set(data.loc[data["model"] == model, "gold_position"])) for model in models]
-    each = 2 if max(map(len, positions)) > 1 else 1
-    chosen = [(m, p) for m, some in zip(models, positions, strict=True) for p in _spaced(some, each)]
+    positions = data.groupby("model")["gold_position"].unique().map(sorted)
+    each = 2 if positions.map(len).max() > 1 else 1
+    chosen = [(model, position) for model in models for position in _spaced(positions[model], each)]
     parts = []
     for model, position in chosen[: style.PANELS]:
         part = data[(data["model"] == model) & (data["gold_position"] == position)]
@@ -310,5 +292,4 @@ def largest_of_interest(data: pd.DataFrame) -> float:
     return max(float(between["flow"].max()), 1e-6)
 
 
-flow = register_finding(Flow())
 measure, figure, claims = flow.measure, flow.figure, flow.claims

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from floatlens.anchors import parse_rule
 from floatlens.errors import FloatLensError
 from floatlens.findings import draw, style
-from floatlens.findings.finding import Finding, register_finding
+from floatlens.findings.finding import declare_finding
 from floatlens.findings.positions import Layers, anchors_of, choose_layers, few_layers, index_of
 from floatlens.findings.samples import Traces, depths, halves, mean_over, pick, require, sample_name
 from floatlens.stats import NAN, Array
@@ -37,56 +37,54 @@ FACTORS = {"qk": "score q·k", "qk_norm": "norm product |q||k|", "qk_cos": "cos 
 KEPT = {"advantage": "qk_advantage", "norm_part": "qk_norm_part", "angle_part": "qk_angle_part"}  # in a summary
 
 
-class Geometry(Finding):
-    name = "geometry"
+def draw_heatmap(
+    traces: Traces,
+    *,
+    layer: Layers = None,
+    rule: str = "sigma(3)",
+    sample: int | str | None = None,
+    head: int | None = None,
+    step: int | None = None,
+    backend: str,
+) -> Figure | pd.DataFrame:
+    """Draw maps of score, norm product and cosine for one trace, with anchors framed.
 
-    def measure_one(self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
-        """Measure where the anchors' score advantage comes from, mean over heads and over the steps that have anchors."""
-        kept = trace.is_summary and all(name in trace.data for name in KEPT.values())
-        require(trace, *(KEPT.values() if kept else ("qk", "qk_norm")), means=["received"], finding=self.name)
-        if kept and rule not in trace.data["rule"].values:
-            raise FloatLensError(
-                f"geometry by {rule} needs qk of single heads, and the trace of {sample_name(trace)!r} is a summary, made "
-                f"with the rules {', '.join(trace.data['rule'].values)}; use one of these, or trace again with --detail full"
-            )
-        layers = choose_layers(trace, layer)
-        parts_PL = np.full((len(KEPT), len(layers)), np.nan)
-        for position, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
-            if kept:
-                at = {"layer": index, "rule": rule}
-                parts = [trace.data[name].sel(at).transpose("step", "head").values for name in KEPT.values()]
-            else:
-                a_SLT, anchors_SLT = anchors_of(trace, rule, index)  # of one layer
-                others_SLT = np.isfinite(a_SLT.values) & ~anchors_SLT
-                score_SHT, norm_SHT = (_layer(trace, name, index) for name in ("qk", "qk_norm"))
-                parts = list(split(score_SHT, norm_SHT, anchors_SLT, others_SLT))
-            parts_PL[:, position] = [mean_over(part_SH, (0, 1)) for part_SH in parts]
-        numbers = dict(zip(KEPT, parts_PL, strict=True))
-        shares = shares_by_half(numbers, depths(trace, np.array(layers)))
-        by_layer = {name: ("layer", values) for name, values in numbers.items()}
-        return xr.Dataset({**by_layer, **shares}, coords={"layer": layers})
+    Maps show queries × keys of `step` (the last) for a head whose queries and keys were recorded, otherwise steps ×
+    positions of the column means, for one head or the mean over heads.
+    """
+    trace = pick(traces, sample)[0]
+    require(trace, *(FACTORS if head is not None else ()), means=["received", *FACTORS], finding="geometry")
+    layers = few_layers(trace)[-1:] if layer is None else choose_layers(trace, layer)
+    data = pd.concat([_cells(trace, index, rule, head, step) for index in layers], ignore_index=True)
+    return data if backend == "none" else _draw_maps(trace, data, rule, head)
 
-    def draw_heatmap(
-        self,
-        traces: Traces,
-        *,
-        layer: Layers = None,
-        rule: str = "sigma(3)",
-        sample: int | str | None = None,
-        head: int | None = None,
-        step: int | None = None,
-        backend: str,
-    ) -> Figure | pd.DataFrame:
-        """Draw maps of score, norm product and cosine for one trace, with anchors framed.
 
-        Maps show queries × keys of `step` (the last) for a head whose queries and keys were recorded, otherwise steps ×
-        positions of the column means, for one head or the mean over heads.
-        """
-        trace = pick(traces, sample)[0]
-        require(trace, *(FACTORS if head is not None else ()), means=["received", *FACTORS], finding=self.name)
-        layers = few_layers(trace)[-1:] if layer is None else choose_layers(trace, layer)
-        data = pd.concat([_cells(trace, index, rule, head, step) for index in layers], ignore_index=True)
-        return data if backend == "none" else _draw_maps(trace, data, rule, head)
+@declare_finding(draw_heatmap=draw_heatmap)
+def geometry(trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)") -> xr.Dataset:
+    """Measure where the anchors' score advantage comes from, mean over heads and over the steps that have anchors."""
+    kept = trace.is_summary and all(name in trace.data for name in KEPT.values())
+    require(trace, *(KEPT.values() if kept else ("qk", "qk_norm")), means=["received"], finding="geometry")
+    if kept and rule not in trace.data["rule"].values:
+        raise FloatLensError(
+            f"geometry by {rule} needs qk of single heads, and the trace of {sample_name(trace)!r} is a summary, made "
+            f"with the rules {', '.join(trace.data['rule'].values)}; use one of these, or trace again with --detail full"
+        )
+    layers = choose_layers(trace, layer)
+    parts_PL = np.full((len(KEPT), len(layers)), np.nan)
+    for position, index in enumerate(layers):  # one layer at a time: no copy of a whole variable
+        if kept:
+            at = {"layer": index, "rule": rule}
+            parts = [trace.data[name].sel(at).transpose("step", "head").values for name in KEPT.values()]
+        else:
+            a_SLT, anchors_SLT = anchors_of(trace, rule, index)  # of one layer
+            others_SLT = np.isfinite(a_SLT.values) & ~anchors_SLT
+            score_SHT, norm_SHT = (_layer(trace, name, index) for name in ("qk", "qk_norm"))
+            parts = list(split(score_SHT, norm_SHT, anchors_SLT, others_SLT))
+        parts_PL[:, position] = [mean_over(part_SH, (0, 1)) for part_SH in parts]
+    numbers = dict(zip(KEPT, parts_PL, strict=True))
+    shares = shares_by_half(numbers, depths(trace, np.array(layers)))
+    by_layer = {name: ("layer", values) for name, values in numbers.items()}
+    return xr.Dataset({**by_layer, **shares}, coords={"layer": layers})
 
 
 def _layer(trace: Trace, name: str, layer: int) -> Array:
@@ -204,5 +202,4 @@ def factors(queries_HTD: Array, keys_KTD: Array) -> tuple[Array, Array, Array]:
     return score, norm, np.divide(score, norm, out=np.zeros_like(score), where=norm != 0)
 
 
-geometry = register_finding(Geometry())
 measure, figure, claims = geometry.measure, geometry.figure, geometry.claims

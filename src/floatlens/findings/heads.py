@@ -22,10 +22,10 @@ from matplotlib.figure import Figure
 from floatlens.data.token_kinds import text_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import definitions, draw, published
-from floatlens.findings.finding import Finding, register_finding
+from floatlens.findings.finding import Finding, declare_finding
 from floatlens.findings.samples import depths, mean_over, parts_of
 from floatlens.findings.spelling import count
-from floatlens.stats import NAN, Array
+from floatlens.stats import Array
 from floatlens.trace.summarise import prompt_share
 from floatlens.trace.trace import Trace
 
@@ -33,88 +33,80 @@ RETRIEVES, STRONG = 0.1, 0.5  # Wu et al. call a head a retrieval head from 0.1 
 SCORES = {"hit": "copy score", "mass": "mass on gold evidence", "query": "query-only score"}
 
 
-class Heads(Finding):
-    name = "heads"
+def measure_all(traces: Any, **options: Any) -> xr.Dataset:
+    measured = Finding.measure_all(heads, traces, **options)
+    reasons = Counter(str(r) for r in measured["reason"].values)
+    used = reasons.pop("", 0)
+    return measured.assign_attrs(used=f"{used} of {measured.sizes['sample']}", left_out=json.dumps(dict(reasons)))
 
-    def measure_one(self, trace: Trace) -> xr.Dataset:
-        """Measure which heads copy from the gold document: scores in [0, 1] per sample, weighted by committed tokens.
 
-        The attributes `used` and `left_out` hold the number of used samples, and why the others were left out.
-        """
-        if not {"layer", "head"} <= set(trace.data.sizes):
-            raise FloatLensError(
-                f"the trace of {trace.model!r} holds no data per head; trace again with --record default,evidence"
-            )
-        reason = why_not(trace)
-        found = {name: np.full([trace.data.sizes[d] for d in ("layer", "head")], np.nan) for name in SCORES}
-        if not reason:
-            count_S = trace.data["evidence_count"].values
-            hit_SLH, mass_SLH = (
-                trace.data[name].transpose("step", "layer", "head").values for name in ("evidence_hit", "evidence_mass")
-            )
-            found["hit"], found["mass"] = step_mean(hit_SLH, count_S), step_mean(mass_SLH, count_S)
-        if "query_mass" in trace.data:
-            found["query"] = trace.data["query_mass"].isel(step=0).transpose("layer", "head").values.astype(float)
-        prompt_LH = np.full((trace.data.sizes["layer"], 1), np.nan)
-        if "received_prompt" in trace.data:  # of a summary
-            prompt_LH = trace.data["received_prompt"].values
-        elif "received" in trace.data:
-            received = trace.data["received"].transpose("step", "layer", "head", "position")
-            prompt_LH = prompt_share(received.values, trace.prompt_length)
-        depth_L = depths(trace, trace.data["layer"].values)
-        depth = {name: definitions.retrieval_depth(found[name], depth_L) - 0.5 for name in ("hit", "mass")}
-        return xr.Dataset(
-            {
-                **{name: (("layer", "head"), values) for name, values in found.items()},
-                "depth_beyond_half": depth["hit"] if not reason else NAN,
-                "depth_by_mass": depth["mass"],
-                "prompt_spread": ("layer", prompt_LH.std(axis=1)),
-                "reason": np.array(reason, dtype=object),
-            },
-            coords={"layer": trace.data["layer"].values, "head": trace.data["head"].values},
+def draw_map(measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
+    """Draw scores, layer × head, one map per score and model; `paper` adds the published maps of LLaDA and Dream."""
+    note, beside = f"Mean over samples. {_note(measured)}", published.head_rows() if paper else None
+    return draw.layer_maps(measured, SCORES, "head", "score", backend=backend, note=note, beside=beside)
+
+
+def draw_depth(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+    """Draw the number of retrieval heads by layer."""
+    data = table(measured)
+    if backend == "none":
+        return data
+    names = {f"above_{level}": f"heads with a score above {level}" for level in (RETRIEVES, STRONG)}
+    counts = data.round({"depth": 6}).melt(["model", "layer", "depth"], list(names), "number", "mean")
+    counts = counts.assign(low=counts["mean"], high=counts["mean"])
+    note = f"Copy score at the commit step, mean over samples. {_note(measured)}"
+    return draw.curves(counts, "layer", "number", names, xlabel="layer", note=note)
+
+
+def row(part: xr.Dataset) -> dict[str, Any]:
+    hit_LH = mean_over(part["hit"].values, 0)
+    return {
+        **{f"heads above {level}": int((hit_LH > level).sum()) for level in (RETRIEVES, STRONG)},
+        "heads": int(np.isfinite(hit_LH).sum()),
+        "score-weighted depth": definitions.retrieval_depth(hit_LH, mean_over(part["depth"].values, 0)),
+        "samples used": int((part["reason"].values == "").sum()),
+    }
+
+
+def notes(measured: xr.Dataset) -> list[str]:
+    return [f"{count(n, 'sample')} left out: {reason}." for reason, n in json.loads(measured.attrs["left_out"]).items()]
+
+
+@declare_finding(measure_all=measure_all, draw_map=draw_map, draw_depth=draw_depth, row=row, notes=notes)
+def heads(trace: Trace) -> xr.Dataset:
+    """Measure which heads copy from the gold document: scores in [0, 1] per sample, weighted by committed tokens.
+
+    The attributes `used` and `left_out` hold the number of used samples, and why the others were left out.
+    """
+    if not {"layer", "head"} <= set(trace.data.sizes):
+        raise FloatLensError(
+            f"the trace of {trace.model!r} holds no data per head; trace again with --record default,evidence"
         )
-
-    def measure_all(self, traces: Any, **options: Any) -> xr.Dataset:
-        measured = super().measure_all(traces, **options)
-        reasons = Counter(str(r) for r in measured["reason"].values)
-        used = reasons.pop("", 0)
-        return measured.assign_attrs(used=f"{used} of {measured.sizes['sample']}", left_out=json.dumps(dict(reasons)))
-
-    def draw_map(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw scores, layer × head, one map per score and model; `paper` adds the published maps of LLaDA and Dream."""
-        data = draw.table_of(measured, SCORES, "layer", "head")
-        if paper:
-            data = pd.concat([data, published.head_rows()], ignore_index=True)
-        if backend == "none":
-            return data
-        shown = draw.with_panels(data, SCORES)
-        return draw.maps(shown, "layer", "head", label="score", note=f"Mean over samples. {_note(measured)}")
-
-    def draw_depth(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        """Draw the number of retrieval heads by layer."""
-        data = table(measured)
-        if backend == "none":
-            return data
-        names = {f"above_{level}": f"heads with a score above {level}" for level in (RETRIEVES, STRONG)}
-        counts = data.melt(["model", "layer"], list(names), "number", "mean")
-        note = f"Copy score at the commit step, mean over samples. {_note(measured)}"
-        return draw.curves(
-            counts.assign(low=counts["mean"], high=counts["mean"]), "layer", "number", names, xlabel="layer", note=note
-        )
-
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        hit_LH = mean_over(part["hit"].values, 0)
-        return {
-            "heads above 0.1": int((hit_LH > RETRIEVES).sum()),
-            "heads above 0.5": int((hit_LH > STRONG).sum()),
-            "heads": int(np.isfinite(hit_LH).sum()),
-            "score-weighted depth": definitions.retrieval_depth(hit_LH, mean_over(part["depth"].values, 0)),
-            "samples used": int((part["reason"].values == "").sum()),
-        }
-
-    def notes(self, measured: xr.Dataset) -> list[str]:
-        left = json.loads(str(measured.attrs.get("left_out", "{}")))
-        return [f"{count(n, 'sample')} left out: {reason}." for reason, n in left.items()]
+    reason = why_not(trace)
+    found = {name: np.full([trace.data.sizes[d] for d in ("layer", "head")], np.nan) for name in SCORES}
+    for name in ("hit", "mass") if not reason else ():
+        score_SLH = trace.data[f"evidence_{name}"].transpose("step", "layer", "head").values
+        found[name] = step_mean(score_SLH, trace.data["evidence_count"].values)
+    if "query_mass" in trace.data:
+        found["query"] = trace.data["query_mass"].isel(step=0).transpose("layer", "head").values.astype(float)
+    prompt_LH = np.full((trace.data.sizes["layer"], 1), np.nan)
+    if "received_prompt" in trace.data:  # of a summary
+        prompt_LH = trace.data["received_prompt"].values
+    elif "received" in trace.data:
+        received = trace.data["received"].transpose("step", "layer", "head", "position")
+        prompt_LH = prompt_share(received.values, trace.prompt_length)
+    depth_L = depths(trace, trace.data["layer"].values)
+    depth = {name: definitions.retrieval_depth(found[name], depth_L) - 0.5 for name in ("hit", "mass")}
+    return xr.Dataset(
+        {
+            **{name: (("layer", "head"), values) for name, values in found.items()},
+            "depth_beyond_half": depth["hit"],
+            "depth_by_mass": depth["mass"],
+            "prompt_spread": ("layer", prompt_LH.std(axis=1)),
+            "reason": np.array(reason, dtype=object),
+        },
+        coords={"layer": trace.data["layer"].values, "head": trace.data["head"].values},
+    )
 
 
 def why_not(trace: Trace) -> str:
@@ -150,11 +142,10 @@ def table(traces: Any, **options: Any) -> pd.DataFrame:
             "layer": part["layer"].values,
             "depth": mean_over(part["depth"].values, 0),
             **{name: mean_over(values, 1) for name, values in scores.items()},
-            "above_0.1": (scores["hit"] > RETRIEVES).sum(axis=1),
-            "above_0.5": (scores["hit"] > STRONG).sum(axis=1),
+            **{f"above_{level}": (scores["hit"] > level).sum(axis=1) for level in (RETRIEVES, STRONG)},
             "heads": np.isfinite(scores["hit"]).sum(axis=1),
         }
-        parts.append(pd.DataFrame(columns).loc[np.isfinite(part["depth"].values).any(axis=0)])
+        parts.append(pd.DataFrame(columns).dropna(subset="depth"))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -165,10 +156,8 @@ def step_mean(values_SLH: Array, count_S: Array) -> Array:
 
 
 def _note(measured: xr.Dataset) -> str:
-    left_out = json.loads(measured.attrs["left_out"])
-    why = "; ".join(f"{n} left out: {reason}" for reason, n in left_out.items())
-    return f"{measured.attrs['used']} samples used{'; ' + why if why else ''}."
+    why = [f"; {n} left out: {reason}" for reason, n in json.loads(measured.attrs["left_out"]).items()]
+    return f"{measured.attrs['used']} samples used{''.join(why)}."
 
 
-heads = register_finding(Heads())
 measure, figure, claims = heads.measure, heads.figure, heads.claims

@@ -22,7 +22,7 @@ from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.sources import CLOSED, OPEN
 from floatlens.findings import draw, published
-from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
+from floatlens.findings.finding import ReportTable, as_table, declare_finding, register_claim
 from floatlens.findings.samples import parts_of, per_question
 from floatlens.findings.spelling import listed, percent, points
 from floatlens.findings.style import short
@@ -33,81 +33,89 @@ LABELS = {CLOSED: "without passages", OPEN: "with passages"}
 LEAST = 20  # percent correct below which a model has too little to gain or lose
 
 
-class Knowledge(Finding):
-    name = "knowledge"
+def applies(answers: pd.DataFrame) -> bool:
+    return set(CONDITIONS) <= set(answers["condition"])
 
-    def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
-        """Measure the gain of the answers from passages, one row per model and question."""
-        check_known("score", score, SCORES)
-        rows = answers_of(answers)
-        rows = rows[rows["condition"].isin(CONDITIONS)]
-        if rows.empty:
-            raise FloatLensError(
-                "the answers are neither open-book nor closed-book; create them with floatlens eval --both"
-            )
-        order, coords = per_question(rows, ("model", "data", "id"))
-        wide = rows.pivot(index=["model", "data", "id"], columns="condition", values=list(SCORES)).reindex(order)
-        wide = wide.reindex(columns=pd.MultiIndex.from_product([SCORES, CONDITIONS]))
-        scores = {name: wide[name].to_numpy(float) for name in SCORES}
-        gain = scores[score][:, 1] - scores[score][:, 0]
-        return xr.Dataset(
-            {**{name: (("sample", "condition"), values) for name, values in scores.items()}, "gain": ("sample", gain)},
-            coords={**coords, "condition": list(CONDITIONS)},
+
+def draw_gain(measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
+    """Draw the score of each model without and with passages, one panel per data set; `paper` adds Table 1."""
+    beside = published.knowledge_rows(measured.attrs["score"]) if paper else None
+    numbers = pd.concat([table(measured), beside], ignore_index=True)
+    if backend == "none":
+        return numbers
+    shown = numbers.assign(condition=numbers["condition"].map(LABELS))
+    shown[["mean", "low", "high"]] *= 100
+    note = "Lines: 95 % intervals over questions."
+    return draw.points(shown, "condition", "data", xlabel=f"{numbers['score'].iloc[0]} (%)", note=note)
+
+
+def tables(measured: xr.Dataset) -> list[ReportTable]:
+    means = _means(measured)
+    title = f"{measured.attrs['score']}, mean over data sets"
+    return [as_table(title, means.assign(model=means["model"].map(short))), _table1(measured)]
+
+
+def sentences(measured: xr.Dataset) -> list[str]:
+    found, means = [], _means(measured)
+    frame = table(measured).drop_duplicates(["model", "data"])
+    for model, without, with_, gain, _ in means.itertuples(index=False):
+        gains = frame[frame["model"] == model].set_index("data")["gain"].dropna()
+        text = (
+            f"{short(model)} answers {percent(without)} correctly without passages and {percent(with_)} with them "
+            f"({measured.attrs['score']}, mean over data sets): {points(gain)} points"
         )
+        if len(gains) > 1:
+            most, least = (f"{name} ({points(gains[name])})" for name in (gains.idxmax(), gains.idxmin()))
+            text += f", most on {most} and least on {least}"
+        found.append(f"{text}.")
+    if len(means) > 1:
+        ranked = means.sort_values("gain", ascending=False, kind="stable")["model"]
+        found.append(f"Ordered by gain from passages: {listed(list(map(short, ranked)))}.")
+    return found
 
-    def applies(self, answers: pd.DataFrame) -> bool:
-        return set(CONDITIONS) <= set(answers["condition"])
 
-    def draw_gain(self, measured: xr.Dataset, *, paper: bool = False, backend: str) -> Figure | pd.DataFrame:
-        """Draw the score of each model without and with passages, one panel per data set; `paper` adds Table 1."""
-        numbers = table(measured)
-        if paper:
-            numbers = pd.concat([numbers, published.knowledge_rows(measured.attrs["score"])], ignore_index=True)
-        if backend == "none":
-            return numbers
-        shown = numbers.assign(condition=numbers["condition"].map(LABELS))
-        shown[["mean", "low", "high"]] *= 100
-        note = "Lines: 95 % intervals over questions."
-        return draw.points(shown, "condition", "data", xlabel=f"{numbers['score'].iloc[0]} (%)", note=note)
-
-    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
-        means = _means(measured)
-        title = f"{measured.attrs['score']}, mean over data sets"
-        return [as_table(title, means.assign(model=means["model"].map(short))), _table1(measured)]
-
-    def sentences(self, measured: xr.Dataset) -> list[str]:
-        found, means = [], _means(measured)
-        frame = table(measured).drop_duplicates(["model", "data"])
-        for model, without, with_, gain, _ in means.itertuples(index=False):
-            gains = frame[frame["model"] == model].set_index("data")["gain"].dropna()
-            text = (
-                f"{short(model)} answers {percent(without)} correctly without passages and {percent(with_)} with them "
-                f"({measured.attrs['score']}, mean over data sets): {points(gain)} points"
-            )
-            if len(gains) > 1:
-                most, least = (f"{name} ({points(gains[name])})" for name in (gains.idxmax(), gains.idxmin()))
-                text += f", most on {most} and least on {least}"
-            found.append(f"{text}.")
-        if len(means) > 1:
-            ranked = means.sort_values("gain", ascending=False, kind="stable")["model"]
-            found.append(f"Ordered by gain from passages: {listed(list(map(short, ranked)))}.")
-        return found
+@declare_finding(applies=applies, draw_gain=draw_gain, tables=tables, sentences=sentences)
+def knowledge(answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
+    """Measure the gain of the answers from passages, one row per model and question."""
+    check_known("score", score, SCORES)
+    rows = answers_of(answers)
+    rows = rows[rows["condition"].isin(CONDITIONS)]
+    if rows.empty:
+        raise FloatLensError(
+            "the answers are neither open-book nor closed-book; create them with floatlens eval --both"
+        )
+    order, coords = per_question(rows, ("model", "data", "id"))
+    wide = rows.pivot(index=["model", "data", "id"], columns="condition", values=list(SCORES)).reindex(order)
+    wide = wide.reindex(columns=pd.MultiIndex.from_product([SCORES, CONDITIONS]))
+    scores = {name: wide[name].to_numpy(float) for name in SCORES}
+    gain = scores[score][:, 1] - scores[score][:, 0]
+    return xr.Dataset(
+        {**{name: (("sample", "condition"), values) for name, values in scores.items()}, "gain": ("sample", gain)},
+        coords={**coords, "condition": list(CONDITIONS)},
+    )
 
 
 def table(answers: Any, **options: Any) -> pd.DataFrame:
     """Return one row per model, data set and condition: mean with interval, and the gain of open over closed book."""
     measured = knowledge.measure(answers, **options)
     name, rows = str(measured.attrs["score"]), []
-    for model, part in parts_of(measured):
-        for data in dict.fromkeys(part["data"].values):
-            here = part["data"].values == data
-            gain = stats.percentile_mean(part["gain"].values[here])
-            for index, condition in enumerate(CONDITIONS):
-                found = stats.percentile_mean(part[name].values[here, index])
-                about = {"model": model, "data": data, "condition": condition, "score": name}
-                numbers = {"mean": found.value, "low": found.low, "high": found.high, "n": found.n}
-                rows.append({**about, **numbers, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high})
+    for (model, data), part in _by_data(measured):
+        gain = stats.percentile_mean(part["gain"].values)
+        for index, condition in enumerate(CONDITIONS):
+            found = stats.percentile_mean(part[name].values[:, index])
+            about = {"model": model, "data": data, "condition": condition, "score": name}
+            numbers = {"mean": found.value, "low": found.low, "high": found.high, "n": found.n}
+            rows.append({**about, **numbers, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high})
     return pd.DataFrame(rows)
+
+
+def _by_data(measured: xr.Dataset) -> list[tuple[tuple[str, str], xr.Dataset]]:
+    """Model, data set, and the questions of both."""
+    return [
+        ((model, name), part.isel(sample=part["data"].values == name))
+        for model, part in parts_of(measured)
+        for name in dict.fromkeys(part["data"].values)
+    ]
 
 
 def _means(measured: xr.Dataset) -> pd.DataFrame:
@@ -121,15 +129,14 @@ def _means(measured: xr.Dataset) -> pd.DataFrame:
 
 def _table1(measured: xr.Dataset) -> ReportTable:
     """The scores of Table 1, one row per data set and model, so that it can be read on a phone."""
-    data, models, rows = measured["data"].values, measured["model"].values, []
-    for model, label in sorted(dict.fromkeys(zip(models, data, strict=True)), key=lambda pair: str(pair[1])):
-        part = measured.isel(sample=(models == model) & (data == label))
+    rows = []
+    for (model, data), part in sorted(_by_data(measured), key=lambda each: str(each[0][1])):
         scores = {
             f"{text} {how}": 100 * float(part[name].sel(condition=condition).mean())
             for how, condition in (("without", CLOSED), ("with passages", OPEN))
             for text, name in (("accuracy", "accuracy"), ("F1", "f1"))
         }
-        rows.append({"data": str(label), "model": short(str(model)), **scores})
+        rows.append({"data": str(data), "model": short(model), **scores})
     return as_table("The paper's Table 1 on these models, scores in %", rows)
 
 
@@ -176,5 +183,4 @@ def ahead(measured: xr.Dataset, *, mdm: str | None = None, arm: str | None = Non
     return _contrast(measured, (0.0, 1.0, 0.0, -1.0), mdm, arm)
 
 
-knowledge = register_finding(Knowledge())
 measure, figure, claims = knowledge.measure, knowledge.figure, knowledge.claims

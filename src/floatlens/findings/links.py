@@ -19,7 +19,7 @@ from floatlens.errors import FloatLensError
 from floatlens.evaluation.answers import answers_of
 from floatlens.findings import definitions, knowledge, stress, style
 from floatlens.findings.drift import floating_of
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.finding import Finding, declare_finding, register_claim
 from floatlens.findings.positions import anchors_of
 from floatlens.findings.samples import mean, mean_over, question_of
 from floatlens.findings.verdict import Verdict, no_sink, sides_of
@@ -29,55 +29,57 @@ from floatlens.trace.trace import Trace
 PAIRS = {"gain": ("floating", "gain from passages"), "middle": ("sink", "loss in the middle")}
 
 
-class Links(Finding):
-    name = "links"
+def measure_all(samples: Any, **options: Any) -> xr.Dataset:
+    if not isinstance(samples, tuple) or len(samples) != 2:
+        raise FloatLensError("links needs traces and answers together: measure((traces, answers))")
+    found = Finding.measure_all(links, samples[0], **options)
+    table = answers_of(samples[1])
+    pairs = zip(found["model"].values, found["sample_id"].values, strict=True)
+    keys = [(model, question_of(sample)) for model, sample in pairs]
+    scores = {"gain": _gain(table), "middle": _middle(table)}
+    return found.assign({name: ("sample", [of.get(key, np.nan) for key in keys]) for name, of in scores.items()})
 
-    def measure_one(self, trace: Trace, *, rule: str = "sigma(3)") -> xr.Dataset:
-        """Measure, per model and question, numbers of the trace and scores of the answers; samples are (traces, answers)."""
-        a, anchors = anchors_of(trace, rule)
-        floating_L = floating_of(definitions.anchor_mass(np.nan_to_num(a.values), anchors))
-        sink_L = 100 * (a.values - baseline(a.values, trace.attention_kind))[..., 0].mean(axis=0)
-        return xr.Dataset({"floating": mean(floating_L), "sink": mean(sink_L)})
 
-    def measure_all(self, samples: Any, **options: Any) -> xr.Dataset:
-        if not isinstance(samples, tuple) or len(samples) != 2:
-            raise FloatLensError("links needs traces and answers together: measure((traces, answers))")
-        found = super().measure_all(samples[0], **options)
-        table = answers_of(samples[1])
-        pairs = zip(found["model"].values, found["sample_id"].values, strict=True)
-        keys = [(model, question_of(sample)) for model, sample in pairs]
-        scores = {"gain": _gain(table), "middle": _middle(table)}
-        return found.assign({name: ("sample", [of.get(key, np.nan) for key in keys]) for name, of in scores.items()})
+def applies(answers: pd.DataFrame) -> bool:
+    return knowledge.knowledge.applies(answers)
 
-    def applies(self, answers: pd.DataFrame) -> bool:
-        return knowledge.knowledge.applies(answers)
 
-    def draw_scatter(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        """Draw one point per question and model: floating against gain, sink against loss in the middle."""
-        data = _points(measured)
-        if backend == "none":
-            return data
-        looks = style.looks_of(list(dict.fromkeys(measured["model"].values)))
-        pairs = [pair for pair in PAIRS if (data["pair"] == pair).any()]
-        with style.sheet():
-            drawn = style.new_figure(2.6, width=3.4 * max(1, len(pairs)))
-            grid = drawn.subplots(1, max(1, len(pairs)), squeeze=False)[0]
-            for axes, pair in zip(grid, pairs, strict=False):
-                for model, look in looks.items():
-                    part = data[(data["pair"] == pair) & (data["model"] == model)]
-                    axes.plot(part["x"], part["y"], ls="none", ms=3.5, alpha=0.6, **look)
-                axes.set(xlabel={"gain": "floating", "middle": "sink (% beyond uniform)"}[pair], ylabel=PAIRS[pair][1])
-            if pairs:
-                style.legend(drawn)
-            style.caption(drawn, "One point per question.")
-        return drawn
+def draw_scatter(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+    """Draw one point per question and model: floating against gain, sink against loss in the middle."""
+    data = _points(measured)
+    if backend == "none":
+        return data
+    looks = style.looks_of(list(dict.fromkeys(measured["model"].values)))
+    pairs = [pair for pair in PAIRS if (data["pair"] == pair).any()]
+    with style.sheet():
+        drawn = style.new_figure(2.6, width=3.4 * max(1, len(pairs)))
+        grid = drawn.subplots(1, max(1, len(pairs)), squeeze=False)[0]
+        for axes, pair in zip(grid, pairs, strict=False):
+            for model, look in looks.items():
+                part = data[(data["pair"] == pair) & (data["model"] == model)]
+                axes.plot(part["x"], part["y"], ls="none", ms=3.5, alpha=0.6, **look)
+            axes.set(xlabel={"gain": "floating", "middle": "sink (% beyond uniform)"}[pair], ylabel=PAIRS[pair][1])
+        if pairs:
+            style.legend(drawn)
+        style.caption(drawn, "One point per question.")
+    return drawn
 
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        return {
-            "floating and gain": spearman(part["floating"].values, part["gain"].values),
-            "sink and loss in the middle": spearman(part["sink"].values, part["middle"].values),
-            "questions": int(np.isfinite(part["gain"].values).sum()),
-        }
+
+def row(part: xr.Dataset) -> dict[str, Any]:
+    return {
+        "floating and gain": spearman(part["floating"].values, part["gain"].values),
+        "sink and loss in the middle": spearman(part["sink"].values, part["middle"].values),
+        "questions": int(np.isfinite(part["gain"].values).sum()),
+    }
+
+
+@declare_finding(measure_all=measure_all, applies=applies, draw_scatter=draw_scatter, row=row)
+def links(trace: Trace, *, rule: str = "sigma(3)") -> xr.Dataset:
+    """Measure, per model and question, numbers of the trace and scores of the answers; samples are (traces, answers)."""
+    a, anchors = anchors_of(trace, rule)
+    floating_L = floating_of(definitions.anchor_mass(np.nan_to_num(a.values), anchors))
+    sink_L = 100 * (a.values - baseline(a.values, trace.attention_kind))[..., 0].mean(axis=0)
+    return xr.Dataset({"floating": mean(floating_L), "sink": mean(sink_L)})
 
 
 def _gain(answers: pd.DataFrame) -> dict[tuple[str, str], float]:
@@ -156,5 +158,4 @@ def sink_predicts_loss(measured: xr.Dataset, *, arm: str | None = None) -> Verdi
     return _correlate(measured, "sink", "middle", "arm", arm).unless(no_sink(measured, arm))
 
 
-links = register_finding(Links())
 measure, figure, claims = links.measure, links.figure, links.claims

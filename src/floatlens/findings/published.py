@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from floatlens import paper
+from floatlens.findings.definitions import normalise
 from floatlens.paper import figures
 from floatlens.stats import Array
 from floatlens.trace.trace import Trace
@@ -22,36 +23,31 @@ RULE = "as published"  # position 0 of ARMs, the strongest position of MDMs: wha
 
 def absorption_rows() -> pd.DataFrame:
     """The published absorption curves, one row per model and layer."""
-    frame = paper.absorption().to_dataframe().reset_index().dropna(subset="mean")
-    std = (frame["high"] - frame["low"]) / 2
-    frame = frame.assign(rule=RULE, model=frame["model"].map(NAMES), std=std)
-    return frame.assign(anchors=1.0, n=0)[["model", "rule", "layer", "mean", "std", "anchors", "n"]]
+    frame = paper.absorption().to_dataframe().reset_index().dropna(subset="mean").replace({"model": NAMES})
+    frame = frame.assign(rule=RULE, std=(frame["high"] - frame["low"]) / 2, anchors=1.0, n=0)
+    return frame[["model", "rule", "layer", "mean", "std", "anchors", "n"]]
 
 
 def head_rows() -> pd.DataFrame:
     """The published retrieval scores, one row per model, layer and head."""
-    parts = []
-    for model in figures.RETRIEVAL_MODELS:
-        frame = paper.retrieval_heads(model)["score"].to_dataframe("mean").reset_index()
-        parts.append(frame.assign(model=NAMES[model], number="hit", std=0.0, n=0))
-    return pd.concat(parts, ignore_index=True)[["model", "number", "layer", "head", "mean", "std", "n"]]
+    scores = {NAMES[model]: paper.retrieval_heads(model)["score"].to_series() for model in figures.RETRIEVAL_MODELS}
+    frame = pd.concat(scores, names=["model"]).reset_index(name="mean").assign(number="hit", std=0.0, n=0)
+    return frame[["model", "number", "layer", "head", "mean", "std", "n"]]
 
 
 def flow_rows() -> pd.DataFrame:
     """The published rollouts of LLaDA, one row per gold position and pair of regions."""
-    parts = []
-    for gold in figures.GOLD_POSITIONS:
-        frame = paper.rollout("llada", gold)["value"].to_dataframe().reset_index().rename(columns={"value": "flow"})
-        parts.append(frame.assign(model=NAMES["llada"], gold_position=gold, n=0))
-    return pd.concat(parts, ignore_index=True)[["model", "gold_position", "region", "region_to", "flow", "n"]]
+    rolled = {gold: paper.rollout("llada", gold)["value"].to_series() for gold in figures.GOLD_POSITIONS}
+    frame = pd.concat(rolled, names=["gold_position"]).reset_index(name="flow").assign(model=NAMES["llada"], n=0)
+    return frame[["model", "gold_position", "region", "region_to", "flow", "n"]]
 
 
 def knowledge_rows(score: str) -> pd.DataFrame:
     """The averages of Table 1, one row per model and condition; scores between 0 and 1."""
     average = paper.table1()["average"] / 100
     gain = average.sel(condition="open-book") - average.sel(condition="closed-book")
-    frame = xr.Dataset({"mean": average, "gain": gain}).to_dataframe().reset_index()
-    frame = frame.assign(model=frame["model"].map(NAMES), data="Table 1 of the paper", score=score, n=0)
+    frame = xr.Dataset({"mean": average, "gain": gain}).to_dataframe().reset_index().replace({"model": NAMES})
+    frame = frame.assign(data="Table 1 of the paper", score=score, n=0)
     frame = frame.assign(low=frame["mean"], high=frame["mean"], gain_low=frame["gain"], gain_high=frame["gain"])
     numbers = ["mean", "low", "high", "n", "gain", "gain_low", "gain_high"]
     return frame[["model", "data", "condition", "score", *numbers]]
@@ -70,6 +66,9 @@ def temporal_trace() -> Trace:
         {"name": "query", "start": 0, "end": figures.PROMPT_LENGTH},
         {"name": "answer", "start": figures.PROMPT_LENGTH, "end": length},
     ]
+    about = {"model": NAMES["llada"], "kind": "mdm", "attention": "bidirectional", "cached": 0, "n_layers": 32}
+    about |= {"prompt_length": figures.PROMPT_LENGTH, "sample_id": "Figure of the paper"}
+    about |= {"regions": json.dumps(regions), "vocabulary": json.dumps({"0": "", "1": "[mask]"})}
     return Trace(
         xr.Dataset(
             {
@@ -84,29 +83,17 @@ def temporal_trace() -> Trace:
                 "head": [0],
                 "position": np.arange(length),
             },
-            attrs={
-                "model": NAMES["llada"],
-                "kind": "mdm",
-                "attention": "bidirectional",
-                "cached": 0,
-                "n_layers": 32,
-                "prompt_length": figures.PROMPT_LENGTH,
-                "regions": json.dumps(regions),
-                "vocabulary": json.dumps({"0": "", "1": "[mask]"}),
-                "sample_id": "Figure of the paper",
-            },
+            attrs=about,
         )
     )
 
 
-def published_anchors(layer: int) -> Array:
-    """The cells (step, position) that the authors hatched."""
-    return np.asarray(paper.temporal(layer)["anchor"].values)
+def hatched() -> Array:
+    """The cells (step, layer, position) of the temporal figures that the authors hatched."""
+    return np.stack([paper.temporal(layer)["anchor"].values for layer in figures.TEMPORAL_LAYERS], axis=1)
 
 
 def _filled(value_ST: Array) -> Array:
     missing = np.isnan(value_ST)
     left = np.clip(1 - np.nansum(value_ST, axis=1, keepdims=True), 0.0, None)
-    even = left / np.maximum(missing.sum(axis=1, keepdims=True), 1)
-    filled = np.where(missing, even, value_ST)
-    return np.asarray(filled / filled.sum(axis=1, keepdims=True))
+    return normalise(np.where(missing, left / np.maximum(missing.sum(axis=1, keepdims=True), 1), value_ST))

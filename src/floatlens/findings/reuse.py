@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from floatlens.findings.definitions import normalise
 from floatlens.findings.finding import declare_finding
 from floatlens.findings.positions import profile
 from floatlens.findings.samples import depths, halves, mean, mean_over, require
@@ -158,9 +159,6 @@ def within_blocks(a_SLT: Array, steps: Array, blocks: Sequence[tuple[Array, Arra
             same = (top_SLK[1:, ..., None] == top_SLK[0][..., None, :]).any(axis=-1)
             kept.append(same.mean(axis=(0, 2)))
         for changes, part_SLT in ((outside, before_SLT), (inside, block_SLT)):
-            total = part_SLT.sum(axis=-1, keepdims=True)
-            shares = np.divide(part_SLT, total, out=np.zeros_like(part_SLT), where=total > 0)
-            changes.append(np.abs(np.diff(shares, axis=0)).sum(axis=-1).mean(axis=0) / 2)
-    none = np.full(a_SLT.shape[1], np.nan)
-    first, out, within = (np.mean(each, axis=0) if each else none for each in (kept, outside, inside))
-    return first, out, within
+            changes.append(np.abs(np.diff(normalise(part_SLT), axis=0)).sum(axis=-1).mean(axis=0) / 2)
+    none = [np.full(a_SLT.shape[1], np.nan)]
+    return np.mean(kept or none, axis=0), np.mean(outside or none, axis=0), np.mean(inside or none, axis=0)

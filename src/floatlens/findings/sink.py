@@ -23,7 +23,7 @@ import xarray as xr
 
 from floatlens import untrusted
 from floatlens.errors import FloatLensError
-from floatlens.findings.finding import CLAIMS, Finding, register_claim, register_finding
+from floatlens.findings.finding import CLAIMS, Finding, declare_finding, register_claim
 from floatlens.findings.samples import mean, parts_of, per_question
 from floatlens.findings.spelling import percent
 from floatlens.findings.verdict import Verdict, mean_of
@@ -125,69 +125,64 @@ def texts_of(source: pd.DataFrame | str | Path | Iterable[str | Path]) -> pd.Dat
     if isinstance(source, pd.DataFrame):
         return source
     paths = [Path(source)] if isinstance(source, str | Path) else [Path(path) for path in source]
-    found = []
-    for path in paths:
-        file = path / TEXTS / f"{TEXTS}.parquet"
-        if file.exists():
-            found.append(untrusted.read_parquet(file, path))
+    files = {path: path / TEXTS / f"{TEXTS}.parquet" for path in paths}
+    found = [untrusted.read_parquet(file, path) for path, file in files.items() if file.exists()]
     if not found:
         raise FloatLensError(f"{', '.join(map(str, paths))} has no texts; create them with floatlens study --only sink")
     return pd.concat(found, ignore_index=True)
 
 
-class Sink(Finding):
-    name = "sink"
+def describe_sink(part: xr.Dataset) -> dict[str, Any]:
+    """The row of the table: what the sink is, in words, and the numbers."""
+    return {"sink": _describe(part), **Finding.row(sink, part)}
 
-    def measure_all(self, texts: Any) -> xr.Dataset:
-        """Measure where the sink is and what becomes of it without its token, one row per model and text."""
-        table = texts_of(texts)
-        table = table[table["error"].isna()]
-        tested = table[table["condition"] != FIND]
-        if tested.empty:
-            raise FloatLensError("no text could be read; see errors.jsonl of the run")
-        key = ["model", "data", "id"]
-        order, coords = per_question(tested, key)
-        rows = {condition: part.set_index(key) for condition, part in tested.groupby("condition")}
-        none = tested.iloc[:0].set_index(key)
 
-        def column(condition: str, name: str) -> Array:
-            return rows.get(condition, none)[name].reindex(order).to_numpy()
+@declare_finding(row=describe_sink)
+def sink(texts: Any) -> xr.Dataset:
+    """Measure where the sink is and what becomes of it without its token, one row per model and text."""
+    table = texts_of(texts)
+    table = table[table["error"].isna()]
+    tested = table[table["condition"] != FIND]
+    if tested.empty:
+        raise FloatLensError("no text could be read; see errors.jsonl of the run")
+    key = ["model", "data", "id"]
+    order, coords = per_question(tested, key)
 
-        def follows(prefix: str) -> Array:
-            part = tested[tested["condition"].str.startswith(prefix)]
-            return part.groupby(key)["follows"].mean().reindex(order).to_numpy(float)
+    def column(condition: str, name: str) -> Array:
+        return tested[tested["condition"] == condition].set_index(key)[name].reindex(order).to_numpy()
 
-        candidates = {model: _candidate(part) for model, part in table.groupby("model", sort=False)}
-        of_row = [candidates.get(model, ("", 0.0)) for model in coords["model"][1]]
-        pairs = zip(column(OUT, "nats"), column(BACK, "nats"), column(BACK, "inserted"), strict=True)
-        layers = max(len(each) for each in tested["share_by_layer"])
-        by_layer = {"share": "share_by_layer", "first": "first_by_layer", "floating": "floating_by_layer"}
-        arrays = {name: _by_layer(column(AS_IS, of), layers) for name, of in by_layer.items()}
-        there = np.isfinite(arrays["share"])
-        last = np.maximum(there.sum(axis=1, keepdims=True) - 1, 1)
-        depth = np.where(there, np.arange(layers) / last, np.nan)
-        numbers = {
-            **{name: column(AS_IS, name) for name in ("sink_share", "first_share")},
-            "deep_floating": column(AS_IS, "floating"),
-            "deep_floating_out": column(OUT, "floating"),
-            "deep_floating_back": column(BACK, "floating"),
-            "follows": follows("back at "),
-            "follows_other": follows("other "),
-            "nats_saved": [_nats_saved(*pair) for pair in pairs],
-            "candidate_share": [share for _, share in of_row],
-        }
-        return xr.Dataset(
-            {
-                **{name: (("sample", "layer"), values) for name, values in arrays.items()},
-                **{name: ("sample", np.asarray(values, float)) for name, values in numbers.items()},
-                "candidate": ("sample", np.array([token for token, _ in of_row], object)),
-                "depth": (("sample", "layer"), depth),
-            },
-            coords={**coords, "layer": np.arange(layers)},
-        )
+    def follows(prefix: str) -> Array:
+        part = tested[tested["condition"].str.startswith(prefix)]
+        return part.groupby(key)["follows"].mean().reindex(order).to_numpy(float)
 
-    def row(self, part: xr.Dataset) -> dict[str, Any]:
-        return {"sink": _describe(part), **super().row(part)}
+    candidates = {model: _candidate(part) for model, part in table.groupby("model", sort=False)}
+    of_row = [candidates[model] for model in coords["model"][1]]
+    pairs = zip(column(OUT, "nats"), column(BACK, "nats"), column(BACK, "inserted"), strict=True)
+    layers = max(len(each) for each in tested["share_by_layer"])
+    by_layer = {"share": "share_by_layer", "first": "first_by_layer", "floating": "floating_by_layer"}
+    arrays = {name: _by_layer(column(AS_IS, of), layers) for name, of in by_layer.items()}
+    there = np.isfinite(arrays["share"])
+    last = np.maximum(there.sum(axis=1, keepdims=True) - 1, 1)
+    depth = np.where(there, np.arange(layers) / last, np.nan)
+    numbers = {
+        **{name: column(AS_IS, name) for name in ("sink_share", "first_share")},
+        "deep_floating": column(AS_IS, "floating"),
+        "deep_floating_out": column(OUT, "floating"),
+        "deep_floating_back": column(BACK, "floating"),
+        "follows": follows("back at "),
+        "follows_other": follows("other "),
+        "nats_saved": [_nats_saved(*pair) for pair in pairs],
+        "candidate_share": [share for _, share in of_row],
+    }
+    return xr.Dataset(
+        {
+            **{name: (("sample", "layer"), values) for name, values in arrays.items()},
+            **{name: ("sample", np.asarray(values, float)) for name, values in numbers.items()},
+            "candidate": ("sample", np.array([token for token, _ in of_row], object)),
+            "depth": (("sample", "layer"), depth),
+        },
+        coords={**coords, "layer": np.arange(layers)},
+    )
 
 
 def _candidate(part: pd.DataFrame) -> tuple[str, float]:
@@ -218,11 +213,8 @@ def _describe(part: xr.Dataset) -> str:
 
 def _by_layer(cells: Any, layers: int) -> Array:
     """Numbers by layer of all rows (sample, layer); NaN where a row has none."""
-    found = np.full((len(cells), layers), np.nan)
-    for row, numbers in enumerate(cells):
-        if isinstance(numbers, Sequence | np.ndarray):
-            found[row, : len(numbers)] = np.asarray(numbers, float)
-    return found
+    rows = [list(numbers) if isinstance(numbers, Sequence | np.ndarray) else [] for numbers in cells]
+    return pd.DataFrame(rows).reindex(columns=range(layers)).to_numpy(float)
 
 
 def _nats_saved(out: Any, back: Any, inserted: Any) -> float:
@@ -269,5 +261,4 @@ def stands_with_one(measured: xr.Dataset, *, model: str | None = None) -> Verdic
     return _on_type(measured, out - back, model, **{"out": out, "back": back})
 
 
-sink = register_finding(Sink())
 measure, figure, claims = sink.measure, sink.figure, sink.claims

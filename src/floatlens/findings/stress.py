@@ -20,7 +20,7 @@ from floatlens.evaluation.answers import Answers, answers_of
 from floatlens.evaluation.metrics import SCORES
 from floatlens.evaluation.stress import STRESSES
 from floatlens.findings import draw
-from floatlens.findings.finding import Finding, ReportTable, as_table, register_claim, register_finding
+from floatlens.findings.finding import ReportTable, as_table, declare_finding, register_claim
 from floatlens.findings.knowledge import floor
 from floatlens.findings.samples import mean_over, per_question
 from floatlens.findings.spelling import listed, percent
@@ -31,80 +31,74 @@ from floatlens.stats import Array
 ROOM = 5  # points: the smallest effect of the claims that compare losses
 
 
-class Stress(Finding):
-    name = "stress"
+def applies(answers: pd.DataFrame) -> bool:
+    return bool((answers["stress"] != "").any())
 
-    def measure_all(self, answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
-        """Measure how the score of each question changes from level to level, one row per stress, model and question.
 
-        Answers under an intervention are separate rows (`intervention` along sample is empty without one). Claims ignore
-        them.
-        """
-        check_known("score", score, SCORES)
-        table = answers_of(answers)
-        table = table[table["stress"] != ""] if "stress" in table else table.iloc[:0]
-        if table.empty:
-            raise FloatLensError("there are no answers under stress; create them with floatlens stress")
-        table = table.assign(place=table["stress"] + "=" + table["level"])
-        key = ["stress", "model", "data", "intervention", "id"]
-        order, coords = per_question(table, key)
-        levels = list(dict.fromkeys(table["place"]))
-        value, x = (
-            table.pivot(index=key, columns="place", values=name).reindex(index=order, columns=levels).to_numpy(float)
-            for name in (score, "x")
-        )
-        first, last = _ends(value, x)
-        return xr.Dataset(
-            {"value": (("sample", "level"), value), "x": (("sample", "level"), x), "loss": ("sample", first - last)},
-            coords={**coords, "level": levels},
-        )
+def draw_curves(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+    """Draw the score over the levels, one line per model with its interval, one panel per stress and data set."""
+    score = str(measured.attrs["score"])
+    numbers = curves.curves(long(measured), score)
+    if backend == "none":
+        return numbers
+    panel = numbers["stress"] + ", " + numbers["data"]
+    shown = numbers.assign(panel=panel, variant=numbers["intervention"])
+    shown[["mean", "low", "high"]] *= 100
+    names = dict(zip(panel, numbers["stress"], strict=True))
+    axes = {name: STRESSES[stress].axis if stress in STRESSES else stress for name, stress in names.items()}
+    note = f"Mean over up to {numbers['n'].max()} questions; bands and bars: 95 % bootstrap intervals."
+    titles, ylabel = {name: name for name in names}, f"{score} (%)"
+    return draw.curves(shown, "x", "panel", titles, xlabel=axes, ylabel=ylabel, ylim=(-2, 102), note=note)
 
-    def applies(self, answers: pd.DataFrame) -> bool:
-        return bool((answers["stress"] != "").any())
 
-    def draw_curves(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        """Draw the score over the levels, one line per model with its interval, one panel per stress and data set."""
-        score = str(measured.attrs["score"])
-        numbers = curves.curves(long(measured), score)
-        if backend == "none":
-            return numbers
-        panel = numbers["stress"] + ", " + numbers["data"]
-        shown = numbers.assign(panel=panel, variant=numbers["intervention"])
-        shown[["mean", "low", "high"]] *= 100
-        names = dict(zip(panel, numbers["stress"], strict=True))
-        return draw.curves(
-            shown,
-            "x",
-            "panel",
-            {name: name for name in names},
-            xlabel={name: STRESSES[stress].axis if stress in STRESSES else stress for name, stress in names.items()},
-            ylabel=f"{score} (%)",
-            ylim=(-2, 102),
-            note=f"Mean over up to {numbers['n'].max()} questions; bands and bars: 95 % bootstrap intervals.",
-        )
+def tables(measured: xr.Dataset) -> list[ReportTable]:
+    frame = curves.robustness(long(measured), str(measured.attrs["score"]))
+    under = ["intervention"] if (frame["intervention"] != "").any() else []
+    kept = [c for c in ("stress", "data", "model", *under, "range", "slope", "loss", "levels", "n") if c in frame]
+    frame = frame[kept].rename(columns={"range": "best − worst", "loss": "first − last", "n": "questions"})
+    frame["model"] = [short(str(m)) for m in frame["model"]]
+    return [as_table(f"{measured.attrs['score']} under stress", frame)]
 
-    def tables(self, measured: xr.Dataset) -> list[ReportTable]:
-        frame = curves.robustness(long(measured), str(measured.attrs["score"]))
-        under = ["intervention"] if (frame["intervention"] != "").any() else []
-        kept = [c for c in ("stress", "data", "model", *under, "range", "slope", "loss", "levels", "n") if c in frame]
-        frame = frame[kept].rename(columns={"range": "best − worst", "loss": "first − last", "n": "questions"})
-        frame["model"] = [short(str(m)) for m in frame["model"]]
-        return [as_table(f"{measured.attrs['score']} under stress", frame)]
 
-    def sentences(self, measured: xr.Dataset) -> list[str]:
-        points = curves.curves(long(measured), str(measured.attrs["score"]))
-        found = []
-        for (stress, data), part in points[points["intervention"] == ""].groupby(["stress", "data"], sort=False):
-            parts = []
-            for model, of in part.groupby("model", sort=False):
-                worst, best = of.iloc[int(of["mean"].argmin())], of.iloc[int(of["mean"].argmax())]
-                if worst["mean"] == best["mean"]:
-                    parts.append(f"{short(str(model))} stays at {percent(best['mean'])}")
-                else:
-                    ends = (f"{percent(one['mean'])} ({one['level']})" for one in (worst, best))
-                    parts.append(f"{short(str(model))} lies between {' and '.join(ends)}")
-            found.append(f"Under {stress} ({STRESSES[str(stress)].about}; {data}) {listed(parts)}.")
-        return found
+def sentences(measured: xr.Dataset) -> list[str]:
+    points = curves.curves(long(measured), str(measured.attrs["score"]))
+    found = []
+    for (stress, data), part in points[points["intervention"] == ""].groupby(["stress", "data"], sort=False):
+        parts = []
+        for model, of in part.groupby("model", sort=False):
+            worst, best = of.iloc[int(of["mean"].argmin())], of.iloc[int(of["mean"].argmax())]
+            if worst["mean"] == best["mean"]:
+                parts.append(f"{short(str(model))} stays at {percent(best['mean'])}")
+            else:
+                ends = (f"{percent(one['mean'])} ({one['level']})" for one in (worst, best))
+                parts.append(f"{short(str(model))} lies between {' and '.join(ends)}")
+        found.append(f"Under {stress} ({STRESSES[str(stress)].about}; {data}) {listed(parts)}.")
+    return found
+
+
+@declare_finding(applies=applies, draw_curves=draw_curves, tables=tables, sentences=sentences)
+def stress(answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
+    """Measure how the score of each question changes from level to level, one row per stress, model and question.
+
+    Answers under an intervention are separate rows (`intervention` along sample is empty without one). Claims ignore
+    them.
+    """
+    check_known("score", score, SCORES)
+    table = answers_of(answers)
+    table = table[table["stress"] != ""] if "stress" in table else table.iloc[:0]
+    if table.empty:
+        raise FloatLensError("there are no answers under stress; create them with floatlens stress")
+    table = table.assign(place=table["stress"] + "=" + table["level"])
+    key = ["stress", "model", "data", "intervention", "id"]
+    order, coords = per_question(table, key)
+    levels = list(dict.fromkeys(table["place"]))
+    wide = table.pivot(index=key, columns="place", values=[score, "x"]).reindex(order)
+    value, x = (wide[name].reindex(columns=levels).to_numpy(float) for name in (score, "x"))
+    first, last = _ends(value, x)
+    return xr.Dataset(
+        {"value": (("sample", "level"), value), "x": (("sample", "level"), x), "loss": ("sample", first - last)},
+        coords={**coords, "level": levels},
+    )
 
 
 def _ends(value: Array, x: Array) -> tuple[Array, Array]:
@@ -230,5 +224,4 @@ def query_claim(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     return replace(outcome, details=details).unless(blocked)
 
 
-stress = register_finding(Stress())
 measure, figure, claims = stress.measure, stress.figure, stress.claims

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from floatlens.data.token_kinds import GROUPS, KINDS, Classifier, classify, groups_of
 from floatlens.errors import FloatLensError
 from floatlens.findings import style
-from floatlens.findings.finding import Finding, register_claim, register_finding
+from floatlens.findings.definitions import normalise
+from floatlens.findings.finding import declare_finding, register_claim
 from floatlens.findings.positions import Layers, anchors_of, answer_positions
 from floatlens.findings.samples import depths, halves, mean, models_of, parts_of
 from floatlens.findings.spelling import percent
@@ -36,76 +37,69 @@ SHADES = dict(
 )  # structure in blues, content in oranges, which differ in lightness too
 
 
-class Tokens(Finding):
-    name = "tokens"
+def draw_depth(measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
+    """Draw anchor mass by kind: one bar per layer, one panel per model; structure in blue, content in orange."""
+    data = table(measured)
+    if backend == "none":
+        return data
+    models, left_out = style.shown(models_of(measured))
+    names = [str(k) for k in measured["kind"].values]
+    shades = SHADES if set(names) <= set(SHADES) else {"structural": "#2171b5", "lexical": "#fd8d3c"}
+    with style.sheet():
+        figure = style.new_figure(2.9, width=max(4.2, min(style.WIDTH, 2.3 * len(models) + 1.2)))
+        grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
+        for axes, model in zip(grid, models, strict=True):
+            part = data[data["model"] == model]
+            height = 100 * part.pivot(index="layer", columns="kind", values="mass")[names].fillna(0)
+            aside = height.index.max() + max(1.5, 0.12 * len(height))  # the bar of all tokens
+            height.loc[aside] = 100 * part.drop_duplicates("kind").set_index("kind")["base"]
+            below = height.cumsum(axis=1) - height
+            for name in names:
+                bar = {"width": 0.92, "color": shades[name], "label": name, "ec": "white", "lw": 0.3}
+                axes.bar(height.index, height[name], bottom=below[name], **bar)
+            ticks = height.index[:-1].astype(int)[:: max(1, -(-len(height) * len(models) // 24))]
+            axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
+            axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
+        grid[0].set_ylabel("anchor mass by kind (%)")
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
+        what = f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges."
+        style.caption(figure, what + left_out)
+    return figure
 
-    def measure_one(
-        self, trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)", classifier: Classifier | None = None
-    ) -> xr.Dataset:
-        """Measure what kinds of token the anchors are: shares that sum to one over `kind`, all steps; NaN without anchors.
 
-        `classifier(token_strings) -> kinds` replaces the built-in one; it may also return just `structural` and `lexical`.
-        """
-        a, anchors_SLT = anchors_of(trace, rule, layer)
-        kinds_ST = kinds_by_step(trace, classifier)
-        names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
-        if names != KINDS:
-            kinds_ST = np.array(groups_of(kinds_ST.ravel().tolist()), dtype=object).reshape(kinds_ST.shape)
-        one_hot_KST = np.array([kinds_ST == name for name in names])
-        count, mass = shares(anchors_SLT, np.where(anchors_SLT, a.values, 0.0), one_hot_KST)
-        structural = np.array([GROUPS.get(name, name) == "structural" for name in names])
-        text_ST = written_text(trace)
-        structural_ST = one_hot_KST[structural].any(axis=0) & text_ST
-        by_group = np.array([structural_ST, text_ST & ~structural_ST & (kinds_ST != "")])
-        _, of_text = shares(anchors_SLT, np.where(anchors_SLT, a.values, 0.0), by_group)
-        shallow, deep = halves(of_text[:, 0], depths(trace, a["layer"].values))
-        base = float(by_group[0].sum() / max(by_group.sum(), 1))
-        return xr.Dataset(
-            {
-                "structural_shallow": shallow,
-                "structural_deep": deep,
-                "structural_base": base,
-                "odds_difference": log_odds(shallow) - log_odds(deep),
-                "share": (("layer", "kind"), count),
-                "mass": (("layer", "kind"), mass),
-                "base": ("kind", one_hot_KST.sum(axis=(1, 2)) / (kinds_ST != "").sum()),
-            },
-            coords={
-                "layer": a["layer"],
-                "kind": list(names),
-                "group": ("kind", np.where(structural, "structural", "lexical").astype(object)),
-            },
-        )
+@declare_finding(draw_depth=draw_depth)
+def tokens(
+    trace: Trace, *, layer: Layers = None, rule: str = "sigma(3)", classifier: Classifier | None = None
+) -> xr.Dataset:
+    """Measure what kinds of token the anchors are: shares that sum to one over `kind`, all steps; NaN without anchors.
 
-    def draw_depth(self, measured: xr.Dataset, *, backend: str) -> Figure | pd.DataFrame:
-        """Draw anchor mass by kind: one bar per layer, one panel per model; structure in blue, content in orange."""
-        data = table(measured)
-        if backend == "none":
-            return data
-        models, left_out = style.shown(models_of(measured))
-        names = [str(k) for k in measured["kind"].values]
-        shades = SHADES if set(names) <= set(SHADES) else {"structural": "#2171b5", "lexical": "#fd8d3c"}
-        with style.sheet():
-            figure = style.new_figure(2.9, width=max(4.2, min(style.WIDTH, 2.3 * len(models) + 1.2)))
-            grid = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
-            for axes, model in zip(grid, models, strict=True):
-                part = data[data["model"] == model]
-                height = 100 * part.pivot(index="layer", columns="kind", values="mass")[names].fillna(0)
-                aside = height.index.max() + max(1.5, 0.12 * len(height))  # the bar of all tokens
-                height.loc[aside] = 100 * part.drop_duplicates("kind").set_index("kind")["base"]
-                below = height.cumsum(axis=1) - height
-                for name in names:
-                    bar = {"width": 0.92, "color": shades[name], "label": name, "ec": "white", "lw": 0.3}
-                    axes.bar(height.index, height[name], bottom=below[name], **bar)
-                ticks = height.index[:-1].astype(int)[:: max(1, -(-len(height) * len(models) // 24))]
-                axes.set_xticks([*ticks, aside], labels=[*map(str, ticks), "all\ntokens"])
-                axes.set(title=style.short(model), xlabel="layer", ylim=(0, 100))
-            grid[0].set_ylabel("anchor mass by kind (%)")
-            handles, labels = grid[0].get_legend_handles_labels()
-            figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.0)
-            what = f"Anchors by {measured.attrs['rule']}, all steps; structure in blues, content in oranges."
-            style.caption(figure, what + left_out)
-        return figure
+    `classifier(token_strings) -> kinds` replaces the built-in one; it may also return just `structural` and `lexical`.
+    """
+    a, anchors_SLT = anchors_of(trace, rule, layer)
+    kinds_ST = kinds_by_step(trace, classifier)
+    names = KINDS if set(np.unique(kinds_ST)) <= {*KINDS, ""} else ("structural", "lexical")
+    if names != KINDS:
+        kinds_ST = np.array(groups_of(kinds_ST.ravel().tolist()), dtype=object).reshape(kinds_ST.shape)
+    one_hot_KST = np.array([kinds_ST == name for name in names])
+    mass_SLT = np.where(anchors_SLT, a.values, 0.0)
+    groups = np.array([GROUPS.get(name, name) for name in names], dtype=object)
+    text_ST = written_text(trace)
+    structural_ST = one_hot_KST[groups == "structural"].any(axis=0) & text_ST
+    by_group = np.array([structural_ST, text_ST & ~structural_ST & (kinds_ST != "")])
+    shallow, deep = halves(shares(mass_SLT, by_group)[:, 0], depths(trace, a["layer"].values))
+    return xr.Dataset(
+        {
+            "structural_shallow": shallow,
+            "structural_deep": deep,
+            "structural_base": float(by_group[0].sum() / max(by_group.sum(), 1)),
+            "odds_difference": log_odds(shallow) - log_odds(deep),
+            "share": (("layer", "kind"), shares(anchors_SLT, one_hot_KST)),
+            "mass": (("layer", "kind"), shares(mass_SLT, one_hot_KST)),
+            "base": ("kind", one_hot_KST.sum(axis=(1, 2)) / (kinds_ST != "").sum()),
+        },
+        coords={"layer": a["layer"], "kind": list(names), "group": ("kind", groups)},
+    )
 
 
 def written_text(trace: Trace) -> Array:
@@ -135,8 +129,13 @@ def kinds_by_step(trace: Trace, classifier: Classifier | None = None) -> Array:
     if all(re.fullmatch(r"<\d+>", s) for s in strings):  # ids instead of strings: nothing to classify
         sample = trace.data.attrs.get("sample_id") or trace.model
         raise FloatLensError(f"the trace of {sample!r} holds no token strings; trace it with the model's tokenizer")
-    last = np.array(_checked(ask(strings), strings), dtype=object)
-    found = np.broadcast_to(last, ids_ST.shape).copy()
+    last = [str(kind) for kind in ask(strings)]
+    groups_of(last)  # refuses unknown kinds
+    if len(last) != len(strings):
+        raise FloatLensError(
+            f"the classifier returned {len(last)} kinds for {len(strings)} tokens; it must return one per token"
+        )
+    found = np.broadcast_to(np.array(last, dtype=object), ids_ST.shape).copy()
     differs = (ids_ST != final) & (ids_ST >= 0)
     for token in np.unique(ids_ST[differs]):
         where = differs & (ids_ST == token)
@@ -169,16 +168,6 @@ def template_positions(trace: Trace) -> list[bool]:
     return [bool(x) for x in ~inside] if trace.regions else [False] * len(inside)
 
 
-def _checked(kinds: Any, tokens: list[str]) -> list[str]:
-    found = [str(k) for k in kinds]
-    groups_of(found)
-    if len(found) != len(tokens):
-        raise FloatLensError(
-            f"the classifier returned {len(found)} kinds for {len(tokens)} tokens; it must return one per token"
-        )
-    return found
-
-
 def table(traces: Any, **options: Any) -> pd.DataFrame:
     """Return one row per model, layer and kind: share of anchors and of their mass, mean over samples, and of all tokens."""
     parts = []
@@ -191,14 +180,10 @@ def table(traces: Any, **options: Any) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[names]
 
 
-def shares(anchors_SLT: Array, mass_SLT: Array, one_hot_KST: Array) -> tuple[Array, Array]:
-    """Share of each kind among the anchors and in their mass (L, K), all steps together; NaN without anchors."""
-    totals = []
-    for weight_SLT in (anchors_SLT.astype(np.float64), mass_SLT.astype(np.float64)):
-        sums = (weight_SLT @ one_hot_KST.transpose(1, 2, 0).astype(np.float64)).sum(axis=0)
-        total = sums.sum(axis=1, keepdims=True)
-        totals.append(np.where(total > 0, sums / np.where(total > 0, total, 1.0), np.nan))
-    return totals[0], totals[1]
+def shares(weight_SLT: Array, one_hot_KST: Array) -> Array:
+    """Share of each kind in the number or the mass of the anchors (L, K), all steps together; NaN without anchors."""
+    sums_LK = (weight_SLT.astype(np.float64) @ one_hot_KST.transpose(1, 2, 0).astype(np.float64)).sum(axis=0)
+    return np.where(sums_LK.any(axis=1, keepdims=True), normalise(sums_LK), np.nan)
 
 
 @register_claim("tokens.structure")
@@ -209,11 +194,8 @@ def structure_first(measured: xr.Dataset, *, mdm: str | None = None) -> Verdict:
     rows = rows_of(measured, "mdm", mdm)
     low, high = sorted(mean(measured[name].values[rows]) for name in ("structural_shallow", "structural_deep"))
     edge = "ceiling" if low > 1 - EDGE else "floor" if high < EDGE else ""
-    words = (
-        f"{edge}: structural tokens hold {percent(low)} and {percent(high)} of the anchors' attention in the two halves"
-    )
-    return outcome.unless(words if edge else "")
+    held = f"structural tokens hold {percent(low)} and {percent(high)} of the anchors' attention in the two halves"
+    return outcome.unless(f"{edge}: {held}" if edge else "")
 
 
-tokens = register_finding(Tokens())
 measure, figure, claims = tokens.measure, tokens.figure, tokens.claims

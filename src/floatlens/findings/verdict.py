@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from floatlens import stats
@@ -208,29 +209,27 @@ def _weigh(
 ) -> tuple[Array, Verdict]:
     """The values (sample id, side × column) of the ids that have all of them, and their weighted sum, mean over ids.
 
-    `values` are columns with one number per sample; each side weighs all of them. `scores` that are all 0 or 1 take the
-    intervals for proportions.
+    `values` are columns with one number per sample; each side weighs all of them. A sample without an id is combined with
+    no other. `scores` that are all 0 or 1 take the intervals for proportions.
     """
     rows, known = sides_of(measured, **sides)
-    columns = values.reshape(len(values), -1).T
-    found = [_by_id(measured, column, own) for own in rows for column in columns]
-    ids = [name for name in found[0] if all(name in each for each in found)]
-    joined = np.array([[each[name] for each in found] for name in ids], float).reshape(len(ids), len(found))
+    ids = [str(name) or f"row {row}" for row, name in enumerate(measured["sample_id"].values)]
+    table = pd.DataFrame(values.reshape(len(values), -1).astype(float), ids).replace([np.inf, -np.inf], np.nan)
+    means = [table.iloc[own].groupby(level=0, sort=False).mean() for own in rows]  # over models, by id
+    joined = pd.concat(means, axis=1, join="inner").dropna().to_numpy()
     if known.reason:
         return joined, known
     weighted = joined @ np.asarray(weights, float)
     value, interval = stats.interval_of_mean(weighted)
-    if scores and len(ids) and bool(np.isin(joined, (0.0, 1.0)).all()):
-        two = len(found) == 2
-        value, interval = (
-            stats.interval_of_difference(*joined.T, binary=True) if two else stats.interval_of_contrast(joined, weights)
-        )
-    details: dict[str, Any] = {}
-    for name, numbers in (beside or {}).items():
-        other = _weigh(measured, sides, numbers, weights)[1]
-        details[name] = [other.value, *other.interval]
-    found_values = None if scores else weighted
-    return joined, replace(known, value=value, interval=interval, n=len(ids), details=details, values=found_values)
+    if scores and len(joined) and bool(np.isin(joined, (0.0, 1.0)).all()):
+        if joined.shape[1] == 2:
+            value, interval = stats.interval_of_difference(*joined.T, binary=True)
+        else:
+            value, interval = stats.interval_of_contrast(joined, weights)
+    others = {name: _weigh(measured, sides, numbers, weights)[1] for name, numbers in (beside or {}).items()}
+    details = {name: [other.value, *other.interval] for name, other in others.items()}
+    kept = None if scores else weighted
+    return joined, replace(known, value=value, interval=interval, n=len(joined), details=details, values=kept)
 
 
 def no_sink(measured: xr.Dataset, arm: str | None, least: float = 5.0) -> str:
@@ -262,12 +261,3 @@ def rows_of(measured: xr.Dataset, kind: str | None, model: str | None) -> Array:
     if kind is not None:
         rows &= measured["model_kind"].values == kind
     return np.flatnonzero(rows)
-
-
-def _by_id(measured: xr.Dataset, values: Array, rows: Array) -> dict[str, float]:
-    """One value per sample id: the mean over models. Those without a value are left out; without an id, none is combined."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        found.setdefault(str(measured["sample_id"].values[row]) or f"row {row}", []).append(float(values[row]))
-    means = {name: mean(np.array(several)) for name, several in found.items()}
-    return {name: value for name, value in means.items() if np.isfinite(value)}

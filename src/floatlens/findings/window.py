@@ -21,6 +21,7 @@ import numpy as np
 
 from floatlens.anchors import find_anchors
 from floatlens.data.prompt import Prompt
+from floatlens.findings.samples import mean, mean_over
 from floatlens.stats import Array
 
 if TYPE_CHECKING:
@@ -56,12 +57,9 @@ def moves(profiles: Sequence[Array], rule: str = "sigma(3)") -> tuple[Array, Arr
         with np.errstate(invalid="ignore"):  # 0 / 0 without anchors: no value
             shares = [a / a.sum(axis=-1, keepdims=True) for a in (one_LT, other_LT)]
         floating.append(abs(shares[0] - shares[1]).sum(axis=-1) / 2)
-    floating_PL = np.array(floating)
-    without_L = np.isnan(floating_PL).mean(axis=0)
-    means_L = np.full(len(without_L), np.nan)
-    there = without_L <= 0.5
-    means_L[there] = np.nanmean(floating_PL[:, there], axis=0)
-    return means_L, np.mean(moved, axis=0), without_L
+    without_L = np.isnan(floating).mean(axis=0)
+    floating_L = np.where(without_L <= 0.5, mean_over(np.array(floating), 0), np.nan)
+    return floating_L, np.mean(moved, axis=0), without_L
 
 
 def _on_anchors(a_LT: Array, rule: str) -> Array:
@@ -179,9 +177,8 @@ def numbers_of(
     if compared is None:
         return found
     floating_L, moved_L, without_L = compared
-    there = np.isfinite(floating_L[deep]).any()
     return found | {
-        "floating": float(np.nanmean(floating_L[deep])) if there else float("nan"),
+        "floating": mean(floating_L[deep]),
         "moved": float(moved_L[deep].mean()),
         "without_anchors": float(without_L[deep].mean()),
         "floating_by_layer": floating_L.tolist(),

@@ -182,11 +182,10 @@ def _draw(
         if isinstance(data, pd.DataFrame) and data.empty:  # for example doses, in a run without any
             continue
         stem = finding.name if view == finding.views[0] else f"{finding.name}-{view}"
-        shows = finding.shows.get(view, ())
-        drawn = finding.figure(source, view=view, title=headline(claims, shows), **beside)
+        about = {"title": view, "reading": "", "shows": (), **finding.looks.get(view, {})}
+        drawn = finding.figure(source, view=view, title=headline(claims, about["shows"]), **beside)
         style.save(drawn, data, target / stem)
-        title, reading = finding.captions.get(view, (view, ""))
-        found.append({"stem": stem, "title": title, "reading": reading, "shows": shows})
+        found.append({"stem": stem, **{key: about[key] for key in ("title", "reading", "shows")}})
     return found
 
 
