@@ -115,7 +115,8 @@ def written(
     chosen, lens = kind(**settings), golden_modes.lens(name, family)
     special = SpecialTokens(MASK, () if eos is None else (eos,))
     ids = torch.tensor(prompts(run))
-    passes = Passes(lens.model, lens.family, ids, None, chosen, special=special, draws=draws)
+    passes = Passes(lens.model, lens.family, ids, None, chosen, special=special)
+    passes.draws = draws or passes.draws
     return list(chosen.sample(passes))
 
 

@@ -66,7 +66,9 @@ def test_each_step_leaves_the_sequence_that_the_published_code_left(
     settings = settings_for(lens.family.sampler, **asked)
     draws = Recorded(run["seed"], run["rand_draws"]) if run.get("rand_draws") else None
     tokens = SpecialTokens(special["mask_token_id"], (special["eos_token_id"], special["eot_token_id"]))
-    steps = settings.sample(Passes(lens.model, lens.family, ids, real, settings, special=tokens, draws=draws))
+    passes = Passes(lens.model, lens.family, ids, real, settings, special=tokens)
+    passes.draws = draws or passes.draws
+    steps = settings.sample(passes)
     session = Session(["received", "entropy"], implementation="fused")
     with observing(lens.model, session) if observed else nullcontext():
         history = [step.after_BT for step in steps]

@@ -203,7 +203,20 @@ def test_a_batch_that_no_worker_survives_costs_only_the_questions_without_a_resu
     assert sorted(one.cases[0].record.id for one in batch.split()) == ["q1", "q2", "q3"]
 
 
-@pytest.mark.parametrize("change", [{"f1": "high"}, {"gold": "Molen"}, {"gold": [3]}, {"unknown": 1}, {"steps": "x"}])
+NUMBERS = ({"kl": "x"}, {"control_seed": 0.5}, {"role": 3}, {"accuracy": 1.0}, {"nats": {"a": 1}}, {"share": [["x"]]})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"f1": "high"},
+        {"gold": "Molen"},
+        {"gold": [3]},
+        {"unknown": 1},
+        {"steps": "x"},
+        *({"numbers": n} for n in NUMBERS),
+    ],
+)
 def test_a_result_with_other_fields_is_refused(tokenizer, change):
     (record,) = run_experiments(
         [Experiment("oracle", "d", "open-book", questions(1))],

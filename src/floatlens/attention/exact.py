@@ -18,6 +18,10 @@ class ExactMatrices:
 
     call: Call | None = None
     before: Call | None = None  # the call of the previous step, and its weights
+    all_5BHNN: torch.Tensor
+    seen_Q: torch.Tensor
+    value_BKT: torch.Tensor
+    weights_BHQT: torch.Tensor
 
     def see(self, call: Call) -> None:
         groups = call.H // call.K

@@ -154,7 +154,10 @@ def show(found: dict[str, Any]) -> None:
     shared.print_records(checks, ("model", "dtype", "implementation", "largest error", "of", "tokens", "verdict"))
     cost = found["cost"]
     where = f"{cost['model']}, {cost['positions']} positions, {cost['steps']} steps"
-    lines = [f"A trace takes {cost['ratio']:.2f} times plain generation ({where}).", AGREE if found["agree"] else DIFFER]
+    lines = [
+        f"A trace takes {cost['ratio']:.2f} times plain generation ({where}).",
+        AGREE if found["agree"] else DIFFER,
+    ]
     if "kernel" in cost:
         ratios = ", ".join(f"{name} {cost[name] / cost['plain']:.2f}" for name in ("stream", "kernel"))
         lines.append(f"Over plain generation ({where}): {ratios}.")

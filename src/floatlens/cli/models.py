@@ -87,10 +87,10 @@ def command(
 def list_families(as_json: bool) -> None:
     from rich.console import Console
 
-    from floatlens.models.bundled import BUNDLED, SMOLLM2, available_adapters
+    from floatlens.models.bundled import ADAPTERS, BUNDLED, SMOLLM2
     from floatlens.models.family import FAMILIES
 
-    extra = [SMOLLM2, *available_adapters()]
+    extra = [SMOLLM2, *ADAPTERS]
     if as_json:
         families = [{field: getattr(family, field) for field in LISTED} for family in FAMILIES.values()]
         return shared.print_json({"families": families, "bundled": list(BUNDLED), "extra": extra})

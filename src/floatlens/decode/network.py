@@ -106,7 +106,7 @@ class Passes:
     model, family     the model, and the facts of its kind: where its logits and its positions are
     ids_BP, real_BP   the prompts, padded on the left, and which of their positions are real; all by default
     settings          the sampler, whose `run` makes a pass
-    draws             random numbers, by row; by default from the sampler's seed
+    draws             random numbers, by row, from the sampler's seed
     tail_BN           the tokens after the prompts of texts with masks, of which only the masks are written
     ends              column at which each prompt ends
     scripts           given texts that are revealed, for a replay
@@ -131,7 +131,6 @@ class Passes:
         settings: Sampler,
         *,
         special: SpecialTokens,
-        draws: Draws | None = None,
         tail_BN: torch.Tensor | None = None,
         ends: Sequence[int] | None = None,
         scripts: Sequence[Script] = (),
@@ -140,7 +139,7 @@ class Passes:
         self.real_BP = torch.ones_like(ids_BP, dtype=torch.bool) if real_BP is None else real_BP
         self.special, self.tail_BN, self.scripts = special, tail_BN, scripts
         self.B, self.P = ids_BP.shape
-        self.draws = draws or Draws([settings.seed] * self.B)
+        self.draws = Draws([settings.seed] * self.B)
         self.ends = [self.P] * self.B if ends is None else ends
         self.end_ids = torch.tensor(special.end_ids, dtype=torch.long, device=ids_BP.device)
 

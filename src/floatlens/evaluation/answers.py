@@ -25,6 +25,8 @@ NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
 MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well_formed")  # see ablate.py
 NUMBERS = (*MEASURES, "recall", "answer_recall", "x", "dose")  # columns that are floats
 COUNTS = ("steps", "control_seed")  # columns of integers that may be missing
+KINDS = dict.fromkeys(NUMBERS, (int, float, None)) | dict.fromkeys(COUNTS, (int, None)) | {"role": str, "group": str}
+ANY_NUMBER = (str, int, float, bool, None, [(int, float, None)])  # of a text
 
 
 @dataclass
@@ -83,6 +85,9 @@ class AnswerRecord:
         record = untrusted.make_record(cls, value, f"the result of {', '.join(key)}")
         if record.key != key:
             raise FloatLensError(f"the result {', '.join(key)} is of another kind or version; use another --out")
+        for name, number in record.numbers.items():
+            if hasattr(record, name) or not untrusted.matches(number, KINDS.get(name, ANY_NUMBER)):
+                raise FloatLensError(f"the result of {', '.join(key)}: {name!r} cannot be {str(number)[:80]!r}")
         return record
 
     @property

@@ -171,7 +171,7 @@ def live_data(host: str, secure: bool, lenses: Iterable[Lens], runs: list[dict[s
             "name": lens.name,
             "family": lens.family.name,
             "diffusion": lens.family.kind == "mdm",
-            "block_length": "block_length" in lens.settings().asdict(),
+            "block_length": hasattr(lens.settings(), "block_length"),
             "layers": lens.shape["layers"],
             "heads": lens.shape["heads"],
             "context": lens.context_length,

@@ -103,7 +103,7 @@ def table(answers: Any, **options: Any) -> pd.DataFrame:
         gain = stats.percentile_mean(part["gain"].values)
         for index, condition in enumerate(CONDITIONS):
             found = stats.percentile_mean(part[name].values[:, index])
-            about = {"model": model, "data": data, "condition": condition, "score": name}
+            about: dict[str, Any] = {"model": model, "data": data, "condition": condition, "score": name}
             numbers = {"mean": found.value, "low": found.low, "high": found.high, "n": found.n}
             rows.append({**about, **numbers, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high})
     return pd.DataFrame(rows)

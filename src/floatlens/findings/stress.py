@@ -93,7 +93,7 @@ def stress(answers: Answers, *, score: str = "accuracy") -> xr.Dataset:
     order, coords = per_question(table, key)
     levels = list(dict.fromkeys(table["place"]))
     wide = table.pivot(index=key, columns="place", values=[score, "x"]).reindex(order)
-    value, x = (wide[name].reindex(columns=levels).to_numpy(float) for name in (score, "x"))
+    value, x = (wide.reindex(columns=[(name, level) for level in levels]).to_numpy(float) for name in (score, "x"))
     first, last = _ends(value, x)
     return xr.Dataset(
         {"value": (("sample", "level"), value), "x": (("sample", "level"), x), "loss": ("sample", first - last)},

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import torch
 from transformers import PreTrainedModel
 
-from floatlens.attention.call import CROSS, ENCODER, SELF
+from floatlens.attention.call import CROSS, ENCODER
 from floatlens.attention.hook import observing, passes_interface, shared
 from floatlens.attention.session import Implementation, Session
 from floatlens.attention.statistic import DEFAULT, expand
@@ -130,15 +130,15 @@ def observe(
     watch = passes_of(decoder or model, **about)
     watch.needs_tokens = NEED_TOKENS if record is None else ()
     watch.own_cache = not isinstance(model, PreTrainedModel) and not passes_interface(model)
-    sessions = {SELF: watch.session, CROSS: watch.cross_session}
+    others = {CROSS: watch.cross_session}
     if encoder is not None:
         watch.of_encoder = passes_of(encoder)
-        sessions[ENCODER] = watch.of_encoder.session
+        others[ENCODER] = watch.of_encoder.session
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         _observed.add(model)
         stack.callback(_observed.discard, model)
-        stack.enter_context(observing(model, watch.session, others=sessions, parts=parts_of(model, encoder)))
+        stack.enter_context(observing(model, watch.session, others=others, parts=parts_of(model, encoder)))
         stack.enter_context(shared())
         stack.enter_context(_hooked(watch, model, model))
         if watch.of_encoder is not None:
@@ -146,7 +146,7 @@ def observe(
         if hasattr(model, "generate"):
             stack.enter_context(_listening(model, watch, encoder is not None))
         yield watch
-    if watch.steps and not any(session.observed for session in sessions.values()):
+    if watch.steps and not any(session.observed for session in (watch.session, *others.values())):
         raise FloatLensError(
             f"no attention was observed in {len(watch.steps)} forward passes of {type(model).__name__}: it calls neither "
             f"scaled_dot_product_attention nor a softmax between two matrix products"

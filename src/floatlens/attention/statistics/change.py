@@ -52,7 +52,7 @@ class Change(Statistic):
     angle. NaN if the position was not computed at both steps.
     """
 
-    dims = ("position",)
+    dims: ClassVar[tuple[str, ...]] = ("position",)
     compares = True
     vectors: ClassVar[str]
 
