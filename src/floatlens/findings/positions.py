@@ -1,4 +1,5 @@
-"""Attention per position of a trace: the mean over heads, of all rows (received attention) or of the writing rows.
+"""What several findings read of a trace: attention per position, and which layers. It is the mean over heads, of all rows
+(received attention) or of the writing rows.
 
 The writing rows are the queries whose logits write the tokens, in the order of writing. An autoregressive model writes from
 its newest query, a masked diffusion model from the query at (or before) the position that it commits. Only tokens of the

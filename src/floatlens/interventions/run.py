@@ -1,4 +1,4 @@
-"""Active interventions: entered with `lens.intervene`, applied step by step, undone when the block ends."""
+"""Active interventions: `Lens.intervene` enters them, `Lens.steps` applies them, the end of the block undoes them."""
 
 from __future__ import annotations
 
