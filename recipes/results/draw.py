@@ -177,7 +177,7 @@ def null_figure(tables: Path) -> Figure | None:
 
 def costs(tables: Path) -> pd.DataFrame | None:
     """Nats lost and attention moved by text, condition and change."""
-    table = read(tables, "interventions-open-masked-0")
+    table = read(tables, "interventions-smollm2-mdm")
     if table is None:
         return None
     plain = table[table["change"] == "plain"].set_index(["text", "condition"])["nats"]

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from floatlens.findings.finding import CLAIMS
-from floatlens.stats import NOT_TESTABLE, interval_of_mean, spearman
+from floatlens.stats import HOLDS, INCONCLUSIVE, NOT_TESTABLE, interval_of_mean, spearman
 from recipes.results import draw
 from recipes.results.facts import facts
 from recipes.results.switch import PRIMARY, TEXTS, column, follows, read_tables, verdicts
@@ -49,9 +49,10 @@ TRAININGS = {
     "smollm2-arm": "released",
     "smollm2": "the base",
 }  # in the order of the table
-VARIANTS = {"no-commas-0": "commas", "no-prefix-0": "the same first tokens", "random-prefix-0": "the same first tokens"}
+VARIANTS = {"no-commas-0": "commas", "no-prefix-0": "constant prefixes", "random-prefix-0": "constant prefixes"}
 CONTRASTS = {"drift.layers": "drift.layers_more", "heads.deep": "heads.deeper", "flow.gold": "flow.gold_more"}
 WITHOUT_NULL = ("drift.floats", "drift.renewal")  # claims whose published figures have no null to be compared with
+PREFIXED = ("open-masked-0", "smollm2-mdm", "smollm2-arm")
 PAIR = ("tiny-mdm", "tiny-arm")  # the models of the table of the paper's claims
 
 
@@ -178,29 +179,24 @@ def trainings_table() -> str:
 
 def variant_numbers() -> dict[str, str]:
     """What the variants of the rows show by the rules of the plan; what the released models save by a comma put back."""
-    said, missing = [], []
+    said: dict[str, list[str]] = {}  # models by what they show
     for name, lacks in VARIANTS.items():
-        table = draw.read(TABLES, name)
-        if table is None:
-            missing.append(f"`{name}`")
+        if draw.read(TABLES, name) is None:
+            said.setdefault("not trained yet.", []).append(f"`{name}`")
             continue
         known = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
-        shown = f"`{name}`, trained without {lacks}: `{json.dumps(known['token'])[1:-1]}`"
+        token = f"`{json.dumps(known['token'])[1:-1]}`"
         if known["texts"] * 4 < known["of"]:
-            said.append(f"{shown} is the sink of less than a quarter of the training texts, so it has no type.")
+            shown = f"{token} is the sink of less than a quarter of the training texts, so it has no type."
         elif known["token"] == ",":
-            said.append(f"{shown}, so {lacks} in the rows are not needed for that type.")
+            shown = f"{token}, so {lacks} are not needed for it."
         else:
-            said.append(f"{shown}, which shows nothing alone: the seed changes the type as well.")
-    if missing:
-        said.append(f"Not trained yet: {', '.join(missing)}.")
-    found = {"variants": " ".join(said)}
+            shown = f"{token}, which shows nothing alone: the seed changes the type as well."
+        said.setdefault(shown, []).append(f"`{name}`")
+    found = {"variants": " ".join(f"{' and '.join(names)}: {shown}" for shown, names in said.items())}
     released = {name: draw.read(TABLES, f"smollm2-{name}") for name in ("mdm", "arm")}
     saved = {name: nats_saved(table, "out", "back at 5") for name, table in released.items() if table is not None}
     found |= {f"put_back_{name}": spread(saved[name]) if name in saved else MISSING for name in released}
-    mdm = released["mdm"]
-    for name, condition in {"as_is": "as is", "out": "out", "back": "back at 5"}.items():
-        found[f"released_{name}"] = MISSING if mdm is None else spread(column(mdm, condition, "floating"))
     found["objective_differs"] = number(max(objective_difference(seed) for seed in (0, 1)))
     both = len(saved) == len(released)
     return found | {"put_back_more": spread(saved["mdm"] - saved["arm"]) if both else MISSING}
@@ -216,35 +212,20 @@ def objective_difference(seed: int) -> float:
 
 
 def refutation() -> str:
-    """What would have refuted the sentence, and what came out, for each seed that is measured."""
-    lines = []
+    """What came out of that which would refute the sentence."""
+    against = []
     for seed in (0, 1):
         tables, found = read_tables(TABLES, seed), verdicts(TABLES, seed)
-        shares = {
-            name: float(column(tables[name], "as is", "first_share").mean())
-            for name in ("causal-masked", "open-masked")
-            if name in tables
-        }
-        shown = [f"{number(share)} in `{name}`" for name, share in shares.items()]
-        against = []
-        if shares.get("causal-masked", 1) < 0.05:
-            against.append("`causal-masked` has no first-token sink")
-        if shares.get("open-masked", 0) > 0.10:
-            against.append("`open-masked` has a first-token sink")
-        for name, row in found.items():
-            if name in ("type", "absent") and not row["verdict"].startswith(("holds", "inconclusive")):
-                against.append(f"{name}: {row['verdict']}")
-        if shown:
-            so_far = (
-                "" if {"causal-masked", "causal-next", "open-masked"} <= tables.keys() else ", as far as it is measured"
-            )
-            result = (
-                f"against the sentence: {'; '.join(against)}" if against else f"nothing refutes the sentence{so_far}"
-            )
-            lines.append(f"- Seed {seed}: first-token share {', '.join(shown)}; {result}.")
-        else:
-            lines.append(f"- Seed {seed}: {MISSING}.")
-    return "\n".join(lines)
+        first = {name: column(tables[name], "as is", "first_share").mean() for name in ("causal-masked", "open-masked")}
+        judged = {name: found[name]["verdict"] for name in ("type", "absent")}
+        said = [f"{name}: {verdict}" for name, verdict in judged.items() if verdict not in (HOLDS, INCONCLUSIVE)]
+        if first["causal-masked"] < 0.05:
+            said.append("`causal-masked` has no first-token sink")
+        if first["open-masked"] > 0.10:
+            said.append("`open-masked` has a first-token sink")
+        against += [f"seed {seed}, {what}" for what in said]
+    none = "No outcome that would refute the sentence came about."
+    return f"Against the sentence: {'; '.join(against)}." if against else none
 
 
 def switch_numbers() -> dict[str, str]:
@@ -279,7 +260,6 @@ def switch_numbers() -> dict[str, str]:
             "share_bare": ("bare-open-masked", lambda t: spread(column(t, "bare", "sink_share"))),
             "share_bare_candidate": ("bare-open-masked", lambda t: spread(column(t, "bare candidate", "sink_share"))),
             "saved_open": ("bare-open-masked", lambda t: spread(nats_saved(t))),
-            "saved_next": ("bare-causal-next", lambda t: spread(nats_saved(t))),
         }
         for name, (table, compute) in wanted.items():
             found[name + end] = compute(tables[table]) if table in tables else MISSING
@@ -312,8 +292,15 @@ def nats_saved(table: pd.DataFrame, bare: str = "bare", one: str = "bare candida
 def other_numbers() -> dict[str, str]:
     """Numbers of prefixes, the hidden first token, the late token, the nulls, and the interventions."""
     found = {}
-    lost = prefix_nats("open-masked-0")
-    found |= {"prefix_nats": spread(lost), "prefix_n": str(len(lost))}
+    targets = json.loads((TABLES / "targets.json").read_text(encoding="utf-8"))
+    found |= {f"targets_{name.split('-')[1]}": f"{targets[f'{name}-0']:,}" for name in ("open-masked", "causal-next")}
+    saved = {name: prefixed(name, "nats", "semicolon", "candidate") for name in PREFIXED}
+    for name, rows in saved.items():
+        key = name.replace("-", "_")
+        found |= {f"prefix_{key}": spread(rows), f"prefix_n_{key}": str(len(rows))}
+    found["prefix_more"] = spread(saved["smollm2-mdm"] - saved["smollm2-arm"])
+    for mark in ("candidate", "semicolon"):
+        found[f"prefix_floating_{mark}"] = number(prefixed("smollm2-mdm", "floating", mark).mean())
     hidden = draw.read(TABLES, "hidden-smollm2")
     if hidden is not None:
         rows = hidden[hidden["condition"] == "first token hidden"]
@@ -335,6 +322,9 @@ def other_numbers() -> dict[str, str]:
         "tiny": ("tiny-mdm", "measured"),
         "tiny_reveal": ("tiny-mdm", "reveal"),
         "tiny_redrawn": ("tiny-mdm", "redrawn"),
+        "released_null": ("smollm2-mdm", "measured"),
+        "released_reveal": ("smollm2-mdm", "reveal"),
+        "released_redrawn": ("smollm2-mdm", "redrawn"),
         "ssm": ("tiny-ssm", "measured"),
         "ssm_redrawn": ("tiny-ssm", "redrawn"),
     }.items():
@@ -354,17 +344,18 @@ def other_numbers() -> dict[str, str]:
         found[f"moved_{name}"] = MISSING if rows is None else number(rows["moved"].mean())
         if costs is not None and kind in ("mask-anchors", "add-sink(4"):
             matched = draw.control(costs, kind, "out")
-            found[f"control_lost_{name}"], found[f"control_moved_{name}"] = spread(matched["lost"]), number(matched["moved"].mean())
+            found[f"control_lost_{name}"] = spread(matched["lost"])
+            found[f"control_moved_{name}"] = number(matched["moved"].mean())
     found["cost_n"] = str(0 if costs is None else costs["text"].nunique())
     return found | deployment_numbers()
 
 
-def prefix_nats(name: str) -> pd.Series:
-    """Nats per token after a word and the candidate minus those after the word and a semicolon, mean over words, by text."""
+def prefixed(name: str, value: str, mark: str, minus: str = "") -> pd.Series:
+    """A value by text, mean over the words of the prefix, which ends in `mark`; less that of the prefix with `minus`."""
     table = pd.read_parquet(TABLES / f"prefixes-{name}.parquet")
-    nats = table.assign(nats=[values.mean() for values in table["nats"]])
-    means = nats.pivot_table(index="text", columns="mark", values="nats")
-    return means["candidate"] - means["semicolon"]
+    table[value] = table[value].map(np.mean)
+    means = table.pivot_table(index="text", columns="mark", values=value)
+    return means[mark] - means[minus] if minus else means[mark]
 
 
 def track_numbers() -> dict[str, str]:

@@ -81,15 +81,36 @@ def test_what_a_token_saves_is_that_of_the_same_later_tokens() -> None:
         saved[name] = np.array(
             [without[:-1].mean() - with_[1:].mean() for without, with_ in zip(out, back, strict=True)]
         )
-        assert f" {saved[name].mean():.3f} [" in PAGE
-    assert f"the difference is {(saved['smollm2-mdm'] - saved['smollm2-arm']).mean():.3f} [" in PAGE.replace("\n", " ")
+    more = (saved["smollm2-mdm"] - saved["smollm2-arm"]).mean()
+    assert f" {saved['smollm2-mdm'].mean():.3f} [" in PAGE and f" {more:.3f} [" in PAGE
 
 
-def test_prefixes_with_and_without_the_comma_are_compared_text_by_text() -> None:
-    table = pd.read_parquet(page.TABLES / "prefixes-open-masked-0.parquet")
+@pytest.mark.parametrize("name", ["open-masked-0", "smollm2-mdm"])
+def test_prefixes_with_and_without_the_comma_are_compared_text_by_text(name: str) -> None:
+    table = pd.read_parquet(page.TABLES / f"prefixes-{name}.parquet")
     both = table.assign(mean=table["nats"].map(np.mean)).groupby(["text", "mark"])["mean"].mean().unstack()
-    assert f" {(both['candidate'] - both['semicolon']).mean():.3f} [" in PAGE.replace("\n", " ")
-    assert f"before {len(both)} texts" in PAGE
+    assert f" {(both['semicolon'] - both['candidate']).mean():.3f} [" in PAGE.replace("\n", " ")
+    assert f"{len(both)} texts" in PAGE
+
+
+def test_the_random_control_moves_attention_as_much_as_the_masked_anchors() -> None:
+    table = pd.read_parquet(page.TABLES / "interventions-smollm2-mdm.parquet")
+    lost, moved = [], []
+    for _, text in table[table["condition"] == "out"].groupby("text"):
+        by_change = text.set_index("change")
+        goal = by_change.loc[by_change.index.str.startswith("mask-anchors"), "moved"].item()
+        random = by_change[by_change.index.str.startswith("random")]
+        nearest = random.iloc[(random["moved"] - goal).abs().to_numpy().argmin()]
+        lost.append(nearest["nats"] - by_change.loc["plain", "nats"])
+        moved.append(nearest["moved"])
+    assert f"{np.mean(lost):.3f} [" in PAGE
+    assert f"({np.mean(moved):.3f})" in PAGE.replace("\n", " ")
+
+
+def test_the_page_says_how_many_tokens_bear_a_loss() -> None:
+    targets = json.loads((page.TABLES / "targets.json").read_text())
+    hidden, following = targets["open-masked-0"], targets["causal-next-0"]
+    assert hidden == targets["causal-masked-0"] and f"{hidden:,} hidden or {following:,} next" in PAGE
 
 
 def test_a_variant_shows_only_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +120,8 @@ def test_a_variant_shows_only_what_the_plan_says(tmp_path: Path, monkeypatch: py
         pd.DataFrame({"text": ["6-0"]}).to_parquet(tmp_path / f"{name}.parquet")
         (tmp_path / f"{name}.json").write_text(json.dumps({"token": token, "texts": texts, "of": 20}))
     said = page.variant_numbers()["variants"]
-    assert "`no-commas-0`, trained without commas: `,`, so commas in the rows are not needed for that type." in said
-    assert "`no-prefix-0`, trained without the same first tokens: ` the`, which shows nothing alone" in said
+    assert "`no-commas-0`: `,`, so commas are not needed for it." in said
+    assert "`no-prefix-0`: ` the`, which shows nothing alone" in said
     assert "less than a quarter of the training texts, so it has no type." in said and "Not trained" not in said
 
 
@@ -127,18 +148,15 @@ def test_the_readme_has_numbers_of_the_tables() -> None:
     part = (ROOT / "README.md").read_text(encoding="utf-8").split("## What we found")[1].split("\n## ")[0]
     first = [100 * rows(f"{m}-0", "as is")["first_share"].mean() for m in ("causal-masked", "causal-next")]
     bare, one = (rows("bare-open-masked-0", c)["floating"].mean() for c in ("bare", "bare candidate"))
-    prose = [rows(f"open-masked-{seed}", "as is")["floating"].mean() for seed in (0, 1)]
-    track = pd.read_parquet(page.TABLES / "track-open-masked-0.parquet").query("layer >= 15")
-    before, after = (track[track["checkpoint"] == f"at-{n}:a2d-shifted"]["sink_share"].mean() for n in (50000, 100000))
-    assert "within 100,000 tokens" in part and before < 0.05 and after > 0.2
+    marks = pd.read_parquet(page.TABLES / "prefixes-smollm2-mdm.parquet").groupby("mark")
+    floating, nats = marks["floating"].mean(), marks["nats"].apply(lambda rows: np.mean([row.mean() for row in rows]))
     shown = re.findall(r"\d+\.\d+|\d+(?= (?:to |%))", re.sub(r"SmolLM2-\d+M", "", part))
     assert shown == [
-        f"{first[0]:.0f}",
-        f"{first[1]:.0f}",
+        *(f"{share:.0f}" for share in first),
+        *(f"{floating[mark]:.2f}" for mark in ("semicolon", "candidate")),
+        f"{nats['semicolon'] - nats['candidate']:.2f}",
         f"{bare:.2f}",
         f"{one:.2f}",
-        f"{prose[0]:.2f}",
-        f"{prose[1]:.2f}",
     ]
 
 
