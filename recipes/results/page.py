@@ -181,7 +181,8 @@ def variant_numbers() -> dict[str, str]:
     """What the variants of the rows show by the rules of the plan; what the released models save by a comma put back."""
     said: dict[str, list[str]] = {}  # models by what they show
     for name, lacks in VARIANTS.items():
-        if draw.read(TABLES, name) is None:
+        table = draw.read(TABLES, name)
+        if table is None:
             said.setdefault("not trained yet.", []).append(f"`{name}`")
             continue
         known = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
@@ -189,7 +190,10 @@ def variant_numbers() -> dict[str, str]:
         if known["texts"] * 4 < known["of"]:
             shown = f"{token} is the sink of less than a quarter of the training texts, so it has no type."
         elif known["token"] == ",":
-            shown = f"{token}, so {lacks} are not needed for it."
+            rarely = follows(table, "back").mean() < 0.5
+            shown = f"{token}, so {lacks} are not needed for it" + (
+                "; it is followed in under half of the cases." if rarely else "."
+            )
         else:
             shown = f"{token}, which shows nothing alone: the seed changes the type as well."
         said.setdefault(shown, []).append(f"`{name}`")

@@ -117,11 +117,17 @@ def test_a_variant_shows_only_what_the_plan_says(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(page, "TABLES", tmp_path)
     monkeypatch.setattr(page, "objective_difference", lambda seed: 0.0)
     for name, token, texts in (("no-commas-0", ",", 19), ("no-prefix-0", " the", 19), ("random-prefix-0", ",", 4)):
-        pd.DataFrame({"text": ["6-0"]}).to_parquet(tmp_path / f"{name}.parquet")
+        found = {"text": ["6-0"], "condition": ["back at 5"], "follows": [float(texts == 19)]}
+        pd.DataFrame(found).to_parquet(tmp_path / f"{name}.parquet")
         (tmp_path / f"{name}.json").write_text(json.dumps({"token": token, "texts": texts, "of": 20}))
     said = page.variant_numbers()["variants"]
     assert "`no-commas-0`: `,`, so commas are not needed for it." in said
     assert "`no-prefix-0`: ` the`, which shows nothing alone" in said
+    (tmp_path / "random-prefix-0.json").write_text(json.dumps({"token": ",", "texts": 19, "of": 20}))
+    assert (
+        "`random-prefix-0`: `,`, so constant prefixes are not needed for it; it is followed in under half"
+        in (page.variant_numbers()["variants"])
+    )
     assert "less than a quarter of the training texts, so it has no type." in said and "Not trained" not in said
 
 
