@@ -69,8 +69,9 @@ def histories(
     lens, special = golden_blocks.lens(name), golden_blocks.special(name)
     pad = options.pop("pad", special.get("pad_token_id", 0))
     chosen, tokens = settings_for(sampler, **settings), SpecialTokens(special["mask_token_id"], tuple(ends), pad)
-    real_BP = options.pop("real_BP", None)
+    real_BP, draws = options.pop("real_BP", None), options.pop("draws", None)
     passes = Watched(lens.model, lens.family, ids_BP, real_BP, chosen, special=tokens, **options)
+    passes.draws = draws or passes.draws
     steps = chosen.sample(passes)
     made = []
     for step in steps:

@@ -247,15 +247,15 @@ def number(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
 
 
-def make(item: Question, passages: int, gold_at: int | None, seed: int) -> Sample:
-    """One question with its gold passages among `passages` passages."""
+def make(item: Question, passages: int, gold_at: int | None, seed: int, phrasing: int = 0) -> Sample:
+    """One question, in one of its wordings, with its gold passages among `passages` passages."""
     draw = random.Random(f"{seed} {item.id}")
     evidence = [Passage(draw.choice(texts), title, gold=True) for title, texts in item.evidence]
     gold, others = evidence[:passages], distractors(item, max(0, passages - len(evidence)), draw)
     every = [*gold, *others]
     return Sample(
         id=item.id,
-        question=item.questions[number(item.id) % len(item.questions)],
+        question=item.questions[(number(item.id) + phrasing) % len(item.questions)],
         answers=list(item.answers),
         passages=draw.sample(every, len(every)) if gold_at is None else insert_at(gold_at, gold, others),
         meta={"kind": item.kind, "relation": item.relation, "subject": item.subject, "split": item.split},

@@ -47,7 +47,7 @@ variant(AttentionMatrix, "attention_mean", dims=("query", "key"))
 def register_vectors(name: str, head: str, of_call: Callable[[Call], torch.Tensor]) -> None:
     """Register vectors of the call, after RoPE. With a cache, they are those of the step's own positions."""
     methods = {"result": lambda self, call: of_call(call), "exact": staticmethod(lambda m, call: of_call(call))}
-    variant(Statistic, name, dims=(head, "query", "dim"), **methods)
+    variant(Statistic, name, dims=(head, "query", "dim"), __module__=__name__, **methods)
 
 
 register_vectors("queries", "head", lambda call: call.q_BHQD.float())
