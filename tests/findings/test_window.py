@@ -11,6 +11,13 @@ FIRST = 64  # position of the first written token
 WINDOWS = 12
 
 
+def test_the_keys_next_to_a_window_do_not_count() -> None:
+    rows = np.full((1, ROWS, FIRST + ROWS), 1.0)
+    rows[..., FIRST - ROWS :] = 50.0  # locality: much attention near the window, and inside it
+    [profile_T] = profile(rows, FIRST)
+    assert len(profile_T) == FIRST - ROWS and np.allclose(profile_T, 1 / (FIRST - ROWS))
+
+
 def planted(sinks: list[int], share: float = 0.5, layers: int = 2) -> list[np.ndarray]:
     """Profiles of windows whose rows give one key about `share` of their attention, and all other keys alike."""
     profiles = []
