@@ -204,9 +204,10 @@ class PositionLayout:
     @cached_property
     def asks_BR(self) -> torch.Tensor:
         """1.0 for the region `query` of each row."""
-        numbers = range(self.member_BRN.shape[1])
-        asks = [["query" in names[number : number + 1] for number in numbers] for names in self.region_names]
-        return torch.tensor(asks, dtype=torch.float32, device=self.region_BN.device)
+        asks_BR = torch.zeros(self.member_BRN.shape[:2], device=self.region_BN.device)
+        for row, names in enumerate(self.region_names):
+            asks_BR[row, [number for number, name in enumerate(names) if name == "query"]] = 1.0
+        return asks_BR
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,10 @@ NEEDED = ("id", "model", "data", "condition", "accuracy", "kind")
 MEASURES = (*SCORES, "agreement", "confidence", "kl", "gold_nll", "ended", "well_formed")  # see ablate.py
 NUMBERS = (*MEASURES, "recall", "answer_recall", "x", "dose")  # columns that are floats
 COUNTS = ("steps", "control_seed")  # columns of integers that may be missing
-KINDS = dict.fromkeys(NUMBERS, (int, float, None)) | dict.fromkeys(COUNTS, (int, None)) | {"role": str, "group": str}
-ANY_NUMBER = (str, int, float, bool, None, [(int, float, None)])  # of a text
+COLUMN_TYPES = (
+    dict.fromkeys(NUMBERS, (int, float, None)) | dict.fromkeys(COUNTS, (int, None)) | {"role": str, "group": str}
+)
+OTHER_TYPES = (str, int, float, bool, None, [(int, float, None)])  # of a text
 
 
 @dataclass
@@ -86,7 +88,7 @@ class AnswerRecord:
         if record.key != key:
             raise FloatLensError(f"the result {', '.join(key)} is of another kind or version; use another --out")
         for name, number in record.numbers.items():
-            if hasattr(record, name) or not untrusted.matches(number, KINDS.get(name, ANY_NUMBER)):
+            if hasattr(record, name) or not untrusted.matches(number, COLUMN_TYPES.get(name, OTHER_TYPES)):
                 raise FloatLensError(f"the result of {', '.join(key)}: {name!r} cannot be {str(number)[:80]!r}")
         return record
 
